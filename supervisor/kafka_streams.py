@@ -377,9 +377,9 @@ class KafkaStreams:
         return self._supervisor.queries.metadata.all_metadata()
 
     def streams_metadata_for_store(self, store: str) -> list[StreamsMetadata]:
-        """Return the hosts that have a part of a state store, active or standby.
+        """Return the hosts that have a part of a state store, active or standby; none before the first assignment.
 
-        Raises UnknownStateStoreError, InvalidStateStoreError unless the application is RUNNING or REBALANCING.
+        Raises UnknownStateStoreError after it, InvalidStateStoreError unless the application is RUNNING or REBALANCING.
         """
         self._check_running(f"ask for the hosts of {store}")
         return self._supervisor.queries.metadata.metadata_for_store(store)
@@ -392,7 +392,7 @@ class KafkaStreams:
         key_serde: SerdeLike | str | None = None,
         partitioner: Partitioner | None = None,
     ) -> KeyQueryMetadata | None:
-        """Return the host with a key of a state store, None before the first assignment.
+        """Return the host with a key of a state store, None before the first assignment or without any host.
 
         key_serde: that of the store's input topic; or partitioner(topic, key, None, partition count) -> partition.
         Raises UnknownStateStoreError, InvalidStateStoreError unless the application is RUNNING or REBALANCING,

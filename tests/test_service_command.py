@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from penstock.cli import cli
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.service.service_unit import ServiceUnit, is_ours
-from penstock.supervisor.service.unit_checks import problems
+from penstock.supervisor.service.unit_checks import check
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
 
@@ -30,10 +30,16 @@ CONFIG = '"application.id" = "delays"\n"bootstrap.servers" = "kafka:9092"\n'
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An application's folder, the test's working directory, and a folder for units."""
-    (tmp_path / "penstock.toml").write_text(CONFIG)
+    fill(tmp_path)
     (tmp_path / "units").mkdir()
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def fill(folder: Path) -> None:
+    """Write an application that cannot be imported: install only looks for its module."""
+    (folder / "penstock.toml").write_text(CONFIG)
+    (folder / "my_app.py").write_text("raise SystemExit('imported')\n")
 
 
 def run(*arguments: str) -> Result:
@@ -205,14 +211,14 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can try as ano
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An application's folder outside /tmp, which a service cannot see."""
     with tempfile.TemporaryDirectory(dir="/srv") as name:
-        (Path(name) / "penstock.toml").write_text(CONFIG)
+        fill(Path(name))
         Path(name).chmod(0o755)
         monkeypatch.chdir(name)
         yield Path(name)
 
 
-def install(*arguments: str) -> Result:
-    return run("install", "my_app:topology", "--config", "penstock.toml", "--dry-run", *arguments)
+def install(*arguments: str, topology: str = "my_app:topology") -> Result:
+    return run("install", topology, "--config", "penstock.toml", "--dry-run", *arguments)
 
 
 @as_root
@@ -246,6 +252,8 @@ def test_an_unknown_user_is_refused(elsewhere: Path) -> None:
         ("/srv/no-such-folder", "state.dir=/srv/no-such-folder does not exist, .*install -d -m 750 -o daemon"),
         ("/var/tmp/state", "The state.dir /var/tmp/state is below a folder for temporary files"),
         ("/srv", "The user daemon cannot write to /srv"),
+        ("/etc/passwd", "state.dir=/etc/passwd is not a folder"),
+        ("/srv/no such", "-o daemon '/srv/no such'"),
     ],
 )
 def test_a_state_dir_that_the_service_cannot_use_is_refused(elsewhere: Path, state_dir: str, message: str) -> None:
@@ -275,12 +283,92 @@ def test_a_certificate_that_the_user_cannot_reach_is_refused(elsewhere: Path) ->
     assert "consumer.ssl.key.location /tmp/no-such-key.pem is below a folder for temporary files" in result.stderr
 
 
+@as_root
+@pytest.mark.parametrize("name", ["working directory", "interpreter", "configuration", "module", "state.dir", "file"])
+def test_a_link_into_tmp_is_refused(elsewhere: Path, folder: Path, name: str) -> None:
+    """The folder of the application is outside of /tmp, and one of its parts is a link into it."""
+    link = elsewhere / "my_app.py" if name == "module" else elsewhere / "link"
+    link.unlink(missing_ok=True)
+    target = folder
+    if name == "interpreter":
+        target = folder / "python"
+        shutil.copy2(sys.executable, target)
+    elif name in ("configuration", "module", "file"):
+        target = folder / {"configuration": "penstock.toml", "module": "my_app.py", "file": "ca.pem"}[name]
+        target.touch()
+    link.symlink_to(target)
+    settings = {"state.dir": str(link)} if name == "state.dir" else {}
+    if name == "file":
+        name = "ssl.ca.location"
+        settings[name] = str(link)
+    changes: dict[str, object] = {
+        "working_directory": link if name == "working directory" else elsewhere,
+        "config_file": link if name == "configuration" else elsewhere / "penstock.toml",
+        "python": link if name == "interpreter" else Path(sys.executable),
+        "config": StreamsConfig.of(settings),
+        "run_as": "daemon",
+    }
+    found = check(make(**changes)).problems
+    assert any(f"The {name} {link} -> {target} is below a folder for temporary files" in problem for problem in found)
+
+
+@as_root
+@pytest.mark.parametrize("name", ["the app", "tab\tinside", "100% full", "plain"])
+def test_a_state_dir_with_spaces_is_writable_for_the_service(elsewhere: Path, name: str) -> None:
+    state = elsewhere / name
+    state.mkdir()
+    shutil.chown(state, "daemon")
+    result = install("--run-as", "daemon", "-c", f"state.dir={state}")
+    assert "Would write" in result.output
+    assert "Warning" not in result.output
+    shown = values(unit("-c", f"state.dir={state}"))["ReadWritePaths"]
+    assert shlex.split(shown.replace("%%", "%")) == [str(state)]
+
+
+@as_root
+@pytest.mark.parametrize("made", ["module", "package", "namespace"])
+def test_a_module_that_the_user_cannot_read_is_refused(elsewhere: Path, made: str) -> None:
+    file = elsewhere / "other.py"
+    if made != "module":
+        file = elsewhere / "other"
+        file.mkdir()
+    if made == "package":
+        file = file / "__init__.py"
+    if made != "namespace":
+        file.touch()
+    assert "Would write" in install("--run-as", "daemon", topology="other:topology").output
+    file.chmod(0o600)
+    for topology in ("other:topology", "other.part:topology"):
+        result = install("--run-as", "daemon", topology=topology)
+        assert result.exit_code == ExitCode.USAGE
+        assert f"The user daemon cannot reach {file}. Change its permissions" in result.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--user",)], ids=["system", "user"])
+def test_a_module_that_does_not_exist_is_refused(elsewhere: Path, options: tuple[str, ...]) -> None:
+    result = install(*options, topology="no_such.part:topology")
+    assert result.exit_code == ExitCode.USAGE
+    assert f"The module no_such of no_such.part:topology is neither in the working directory {elsewhere} nor" in (
+        result.stderr
+    )
+    assert "Would write" in install(*options, topology="penstock.testing:topology").output  # installed
+
+
+@as_root
+def test_a_warning_of_systemd_does_not_refuse_the_unit(elsewhere: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed (Debian: apt install systemd)")
+    result = install("--run-as", "nobody")
+    assert result.exit_code == 0
+    assert re.search("Warning of systemd: .*Special user nobody configured", result.stderr)
+    assert "Would write" in result.stdout
+
+
 def test_systemds_complaint_about_the_unit_is_quoted(folder: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed (Debian: apt install systemd)")
-    assert any(
-        "no-such-python" in text for text in problems(make(python=Path("/srv/no-such-python"), user_manager=True))
-    )
+    found = check(make(python=Path("/srv/no-such-python"), user_manager=True))
+    assert any(".service: Command /srv/no-such-python is not executable" in text for text in found.problems)
 
 
 def test_a_unit_for_another_host_is_written_with_warnings(folder: Path) -> None:
@@ -292,10 +380,11 @@ def test_a_unit_for_another_host_is_written_with_warnings(folder: Path) -> None:
     assert (folder / "units" / "penstock-delays.service").exists()
 
 
-def test_a_home_with_the_linked_interpreter_stays_readable(folder: Path) -> None:
+@pytest.mark.parametrize("name", ["python", "config_file", "working_directory"])
+def test_a_home_with_a_linked_part_stays_readable(folder: Path, name: str) -> None:
     """With uv, .venv/bin/python is a link into ~/.local/share/uv."""
-    (folder / "python").symlink_to("/home/me/.local/share/uv/python/bin/python3.11")
-    assert values(make(python=folder / "python").text())["ProtectHome"] == "read-only"
+    (folder / "link").symlink_to("/home/me/.local/share/uv/python/bin/python3.11")
+    assert values(make(**{name: folder / "link"}).text())["ProtectHome"] == "read-only"
 
 
 def test_the_home_of_the_installing_user_is_not_used_for_the_service(

@@ -13,7 +13,7 @@ import click
 
 from penstock.cli.options import as_json, examples, print_json
 from penstock.supervisor.service.service_unit import ServiceUnit, is_ours, unit_file_name
-from penstock.supervisor.service.unit_checks import problems
+from penstock.supervisor.service.unit_checks import check
 from penstock.supervisor.source.config_loader import load_config
 from penstock.supervisor.source.topology_source import TopologySource
 from penstock.topology.config.config_def import is_secret
@@ -187,11 +187,13 @@ def _folder(directory: Path | None, user_manager: bool) -> Path:
 
 def _check_here(unit: ServiceUnit, directory: Path | None) -> None:
     """Raise ConfigError if the unit cannot start on this host; with a directory of another host only warn."""
-    found = list(problems(unit))
-    if found and directory is None:
-        raise ConfigError("The service could not start, and nothing was written: " + "\n".join(found))
-    for problem in found:
+    found = check(unit)
+    if found.problems and directory is None:
+        raise ConfigError("The service could not start, and nothing was written: " + "\n".join(found.problems))
+    for problem in found.problems:
         click.echo(f"Warning: if the service runs on this host: {problem}", err=True)
+    for warning in found.warnings:
+        click.echo(f"Warning of systemd: {warning}", err=True)
 
 
 def _check_ours(file: Path, force: bool, done: str) -> None:

@@ -25,6 +25,7 @@ from penstock.workers.group.streams_metadata import HostInfo
 from .forwarding import host_headers
 
 logger = logging.getLogger(__name__)
+Address = IPv4Address | IPv6Address
 
 #: Number of hosts that each one watches: those that follow it in the order of their addresses, so that the number of
 #: connections grows with the group and not with its square.
@@ -78,27 +79,74 @@ class HostWatch:
 def _check(config: StreamsConfig) -> None:
     if missing := [name for name in ("application.server", "penstock.http.port") if config[name] in (None, "")]:
         raise ConfigError(f"penstock.host.watch=true also needs {' and '.join(missing)}.")
-    own, port, address = HostInfo.parse(config["application.server"]), config["penstock.http.port"], _listens_at(config)
+    own, port, host = HostInfo.parse(config["application.server"]), config["penstock.http.port"], _http_host(config)
     if own.port != port:
         raise ConfigError(
             f"penstock.host.watch=true needs the same port in application.server={own.host}:{own.port} and "
             f"penstock.http.port={port}: other hosts must watch this process's own port, and not a proxy, "
             "which may restart while the application runs."
         )
-    if address.is_loopback and own.host not in ("localhost", str(address)):
+    if port == 0:
+        raise ConfigError(
+            f"penstock.host.watch=true needs a port that others know: application.server={own.host}:0 and "
+            "penstock.http.port=0 mean any free one. Set both to the same number."
+        )
+    literal = _literal(own.host)
+    if not own.host or (literal is not None and literal.is_unspecified):
+        raise ConfigError(
+            f"penstock.host.watch=true needs an address in application.server={own.host}:{own.port} that names this "
+            "host to others. Set its name or its IP address; only penstock.http.host may be all addresses."
+        )
+    if not _is_served(own.host, host):
         raise ConfigError(
             f"penstock.host.watch=true needs a penstock.http.host that others reach: nothing listens at "
-            f"application.server={own.host}:{own.port} while it is {config['penstock.http.host']}. Set it to 0.0.0.0."
+            f"application.server={own.host}:{own.port} while it is {host}, unless a proxy does, which may restart "
+            "while the application runs. Set penstock.http.host to 0.0.0.0, or both to the same address of this host."
         )
 
 
-def _listens_at(config: StreamsConfig) -> IPv4Address | IPv6Address:
-    """Return the address at which HTTP is served; a name that only a resolver knows counts as reachable."""
-    host = config["penstock.http.host"].strip("[]")
+def _is_served(own_host: str, http_host: str) -> bool:
+    """Return whether connections to the host of application.server can reach a server at penstock.http.host."""
+    addresses = _addresses(http_host)
+    return not addresses or any(_is_served_at(own_host, address) for address in addresses)  # the server reports none
+
+
+def _is_served_at(own_host: str, address: Address) -> bool:
+    """Return whether a server at an address serves the host of application.server, as far as this host knows.
+
+    A name that cannot be resolved now, or only to loopback addresses (Debian's /etc/hosts has 127.0.1.1 for the host's
+    own name), may be one that others resolve to the address.
+    """
+    literal = _literal(own_host)
+    if address.is_unspecified:  # :: also serves IPv4
+        return literal is None or address.version >= literal.version
+    own = _addresses(own_host)
+    if literal is not None or address.is_loopback or own_host.lower() == "localhost":
+        return address in own
+    elsewhere = {found for found in own if not found.is_loopback}
+    return address in elsewhere or not elsewhere
+
+
+def _http_host(config: StreamsConfig) -> str:
+    return str(config["penstock.http.host"]).strip("[]")
+
+
+def _literal(host: str) -> Address | None:
+    """Return an IP address, None for a name."""
     try:
-        return ip_address("127.0.0.1" if host == "localhost" else host)
+        return ip_address(host.strip("[]"))
     except ValueError:
-        return ip_address("0.0.0.0")
+        return None
+
+
+def _addresses(host: str) -> set[Address]:
+    """Return an IP address itself, or the addresses of a name; none if it cannot be resolved."""
+    if (literal := _literal(host)) is not None:
+        return {literal}
+    try:
+        return {ip_address(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except socket.gaierror:
+        return set()
 
 
 def _next(own: HostInfo, hosts: Collection[HostInfo]) -> set[HostInfo]:

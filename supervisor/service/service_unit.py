@@ -104,7 +104,7 @@ class ServiceUnit:
             yield "StateDirectoryMode=0750"
             yield f"Environment=PENSTOCK_STATE_DIR=%S/penstock-{self.name}"
         elif not self.user_manager:
-            yield f"ReadWritePaths={_path(Path(self.config['state.dir']))}"
+            yield f"ReadWritePaths={_listed(Path(self.config['state.dir']))}"
         yield "# RocksDB keeps its files open."
         yield "LimitNOFILE=524288"
 
@@ -148,10 +148,10 @@ class ServiceUnit:
                 yield f"Protect{what}=yes"
 
     def _is_in_a_home(self) -> bool:
-        used = [self.working_directory, self.python, self.python.resolve(), self.config_file]
-        used += self.named_files.values()
+        used = [self.working_directory, self.python, self.config_file, *self.named_files.values()]
         if not self.config.is_default("state.dir"):
             used.append(Path(self.config["state.dir"]))
+        used += [path.resolve() for path in used]  # e.g. the interpreter of a virtual environment is a link
         return any(path.is_relative_to(home) for path in used for home in HOMES)
 
 
@@ -176,6 +176,12 @@ def _path(path: Path) -> str:
     if any(character in text for character in "\n\"'\\") or text != text.strip():
         raise ConfigError(f"The path {text!r} cannot be used in a systemd unit: avoid quotes and backslashes.")
     return text.replace("%", "%%")
+
+
+def _listed(path: Path) -> str:
+    """Return a path for a directive that takes a list of them, separated by spaces."""
+    text = _path(path)
+    return f'"{text}"' if any(character.isspace() for character in text) else text
 
 
 def _word(text: str) -> str:

@@ -253,13 +253,60 @@ def test_the_error_names_missing_requirements(tmp_path: Path, missing: str) -> N
         ),
         ({"application.server": "host-1.example:{port}"}, "others reach: nothing listens at .*host-1.example"),
         ({"application.server": "127.0.0.2:{port}"}, "others reach: nothing listens at .*127.0.0.2"),
+        *(
+            ({"application.server": f"{own}:{{port}}", "penstock.http.host": host}, "others reach: nothing listens at")
+            for own, host in (
+                ("localhost", "127.0.0.2"),
+                ("LOCALHOST", "10.0.0.6"),
+                ("10.0.0.5", "10.0.0.6"),
+                ("127.0.0.1", "10.0.0.6"),
+                ("10.0.0.5", "localhost"),
+                ("[fd00::1]", "[fd00::2]"),
+                ("[fd00::1]", "0.0.0.0"),
+                ("host-1.example", "localhost"),
+            )
+        ),
+        *(
+            ({"application.server": f"{own}:{{port}}", "penstock.http.host": host}, "names this host to others")
+            for own in ("0.0.0.0", "[::]", "")
+            for host in ("127.0.0.1", "0.0.0.0", "::")
+        ),
+        *(
+            ({"application.server": "10.0.0.5:0", "penstock.http.port": "0", "penstock.http.host": host}, "free one")
+            for host in ("10.0.0.5", "0.0.0.0")
+        ),
     ],
 )
 def test_an_address_that_cannot_be_watched_is_refused(tmp_path: Path, wrong: dict[str, str], message: str) -> None:
-    settings = {**host_config(tmp_path), "penstock.host.watch": True}
+    settings = {**host_config(tmp_path), "penstock.host.watch": True, "penstock.http.token": TOKEN}
     port = settings["penstock.http.port"]
     with pytest.raises(ConfigError, match=message):
         application(settings | {key: value.format(port=port) for key, value in wrong.items()}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("own", "host"),
+    [
+        ("localhost", "127.0.0.1"),
+        ("127.0.0.1", "localhost"),
+        ("127.0.0.2", "127.0.0.2"),
+        ("10.0.0.5", "10.0.0.5"),
+        ("[fd00::1]", "[fd00::1]"),
+        ("[fd00::1]", "fd00:0::1"),
+        ("localhost", "0.0.0.0"),
+        ("10.0.0.5", "0.0.0.0"),
+        ("10.0.0.5", "[::]"),
+        ("[fd00::1]", "::"),
+        ("host-1.example", "0.0.0.0"),
+        ("host-1.example", "10.0.0.5"),  # which others may resolve
+        (socket.gethostname(), "10.0.0.5"),  # loopback here, by Debian's /etc/hosts
+    ],
+)
+def test_an_address_at_which_the_process_listens_is_accepted(tmp_path: Path, own: str, host: str) -> None:
+    settings = host_config(tmp_path)
+    server = f"{own}:{settings['penstock.http.port']}"
+    wanted = {"application.server": server, "penstock.http.host": host, "penstock.http.token": TOKEN}
+    HostWatch(StreamsConfig.of(settings | wanted | {"penstock.host.watch": True}), print).stop()
 
 
 def test_a_host_whose_address_refuses_connections_is_logged_once(

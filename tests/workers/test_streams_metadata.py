@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -94,6 +95,19 @@ def test_nothing_is_known_before_the_first_assignment() -> None:
     assert state(None).key_query_metadata("counts", "x", Serdes.string(), None) is None
 
 
+@pytest.mark.parametrize("hosts", [HOSTS, replace(HOSTS, active={}, standby={})], ids=["addresses", "none"])
+def test_an_unknown_store_is_an_error_once_a_task_is_assigned(hosts: HostsChanged) -> None:
+    """Also if no host has an application.server."""
+    for ask in (
+        lambda store: state(hosts).metadata_for_store(store),
+        lambda store: state(hosts).key_query_metadata(store, "x", Serdes.string(), None),
+    ):
+        with pytest.raises(UnknownStateStoreError, match=r"no state store 'nope'; it has: counts, names, others"):
+            ask("nope")
+        for store in ("counts", "names"):
+            assert bool(ask(store)) is bool(hosts.active)
+
+
 def test_a_partition_without_a_known_host_has_no_active_host() -> None:
     hosts = HostsChanged({"a:80": partitions(0)}, {}, {"counts": {"in": 4}})
     found = state(hosts).key_query_metadata("counts", 3, None, lambda topic, key, value, count: key)
@@ -119,7 +133,23 @@ def test_unchanged_hosts_are_reported_once() -> None:
     reporter.on_assignment({}, {}, {})
     reporter.on_assignment({"a:80": partitions(0)}, {}, {})
     reporter.on_assignment({"a:80": partitions(0)}, {}, {})
+    reporter.on_assignment({}, {}, {})
     assert [report.active for report in reports] == [{"a:80": partitions(0)}]
+
+
+@pytest.mark.parametrize("server", ["", "host-1:80"])
+def test_a_stream_thread_reports_the_stores_with_its_first_assignment(
+    cluster: DirectKafka, application: Callable[..., Application], server: str
+) -> None:
+    cluster.create_topic(IN, 4)
+    cluster.create_topic(OUT, 1)
+    thread = application(counting(), application_server=server).thread()
+    for _ in range(30):
+        thread.step()
+    found = state(last_hosts(thread), server)
+    assert len(found.metadata_for_store("counts")) == len(found.all_metadata()) == (1 if server else 0)
+    with pytest.raises(UnknownStateStoreError, match="no state store 'nope'; it has: counts"):
+        found.metadata_for_store("nope")
 
 
 def last_hosts(thread: Thread) -> HostsChanged:

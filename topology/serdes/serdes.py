@@ -304,29 +304,31 @@ def _configured(config: Mapping[str, Any] | None, key: str) -> Serde[Any] | None
     return None if config is None else as_serde(config.get(key))
 
 
-#: By function that maps None to None: the one for anything else, which the kernel calls; None if it changes nothing.
-_DIRECT: dict[Callable[..., Any], Callable[[Any], Any] | None] = {}
+#: Attribute of a function that maps None to None: the one for anything else, which the kernel calls; None if it changes
+#: nothing. It is not kept in a dict, which would keep each function forever, with the serde that it belongs to.
+_DIRECT = "penstock_direct"
 
 
 def direct(function: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
     """Return what a serializer or deserializer does with anything but None; None if it changes nothing."""
-    return _DIRECT.get(function, function)
+    found: Callable[[Any], Any] | None = getattr(function, _DIRECT, function)
+    return found
 
 
 def takes_none(function: Callable[[Any], Any]) -> bool:
     """Return whether a serializer or deserializer has to be called for None, too."""
-    return function not in _DIRECT
+    return not hasattr(function, _DIRECT)
 
 
 def set_direct(function: Callable[..., Any], found: Callable[[Any], Any] | None) -> None:
     """Set what direct() returns for a function that maps None to None."""
-    _DIRECT[function] = found
+    setattr(function, _DIRECT, found)
 
 
 def nullable(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that returns None for None, and calls another one for anything else."""
     call: Callable[[Any], Any] = compiled_nullable(function)
-    _DIRECT[call] = function
+    set_direct(call, function)
     return call
 
 

@@ -70,7 +70,7 @@ class StreamsMetadataState:
 
     def __init__(self, application_server: str) -> None:
         self._this_host = HostInfo.parse(application_server) if application_server else None
-        self._hosts = HostsChanged()
+        self._hosts: HostsChanged | None = None  # before the first assignment
         self._metadata: tuple[StreamsMetadata, ...] = ()
         self.on_hosts: Callable[[Collection[HostInfo]], None] = lambda _: None
 
@@ -97,20 +97,23 @@ class StreamsMetadataState:
 
     def metadata_for_store(self, store: str) -> list[StreamsMetadata]:
         """Return the hosts with a part of a store, active or standby; raises UnknownStateStoreError."""
-        self._require(store)
+        if self._hosts is not None:
+            _require(store, self._hosts)
         return [m for m in self._metadata if store in m.state_store_names or store in m.standby_state_store_names]
 
     def key_query_metadata(
         self, store: str, key: object, key_serde: SerdeLike | None, partitioner: Partitioner | None
     ) -> KeyQueryMetadata | None:
-        """Return the location of a key of a store, None before the first assignment.
+        """Return the location of a key of a store, None before the first assignment, or if no host has an address.
 
         Raises UnknownStateStoreError for an unknown store, ValueError if the partitioner returns no partition.
         """
         hosts = self._hosts
+        if hosts is None:
+            return None
+        _require(store, hosts)
         if not self._metadata:
             return None
-        self._require(store)
         if store in hosts.global_stores:
             return KeyQueryMetadata(self._this_host or self._metadata[0].host_info, frozenset(), -1)
         topics = hosts.store_topics[store]
@@ -123,11 +126,11 @@ class StreamsMetadataState:
             partition,
         )
 
-    def _require(self, store: str) -> None:
-        hosts = self._hosts
-        if self._metadata and store not in hosts.store_topics and store not in hosts.global_stores:
-            known = ", ".join(sorted(hosts.store_topics.keys() | hosts.global_stores)) or "none"
-            raise UnknownStateStoreError(f"The topology has no state store {store!r}; it has: {known}.")
+
+def _require(store: str, hosts: HostsChanged) -> None:
+    if store not in hosts.store_topics and store not in hosts.global_stores:
+        known = ", ".join(sorted(hosts.store_topics.keys() | hosts.global_stores)) or "none"
+        raise UnknownStateStoreError(f"The topology has no state store {store!r}; it has: {known}.")
 
 
 def _stores_of(hosts: HostsChanged, partitions: Iterable[TopicPartition]) -> frozenset[str]:
@@ -191,9 +194,9 @@ class HostReporter:
         standby: Mapping[str, frozenset[TopicPartition]],
         partition_counts: Mapping[str, int],
     ) -> None:
-        """Report input partitions by host:port, unless there is no host."""
+        """Report input partitions by host:port; those of before if an assignment has none."""
         if not active and not standby:
-            return
+            active, standby = self._last.active, self._last.standby
         hosts = HostsChanged(
             active,
             standby,
