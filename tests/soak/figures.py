@@ -16,7 +16,10 @@ SAMPLES_MIN = 8
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One process at one moment. at: seconds since the start of the run; handles: open files, sockets and pipes."""
+    """One process at one moment. at: seconds since the start of the run; handles: open files, sockets and pipes.
+
+    disk: bytes in the tables of all stores, which the supervisor's sample has.
+    """
 
     process: str
     pid: int
@@ -24,6 +27,7 @@ class Sample:
     rss: int
     handles: int
     threads: int
+    disk: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,15 @@ class Allowance:
 
 
 #: RSS: memtables fill and are flushed, and glibc releases memory late. Handles: RocksDB's files change with
-#: compactions, and clients open new connections. Threads: librdkafka has one for each broker that it uses.
-ALLOWANCES = (Allowance("rss", 5, 6 * MIB), Allowance("handles", 10, 8), Allowance("threads", 0, 2))
+#: compactions, and clients open new connections. Threads: librdkafka has one for each broker that it uses. Disk: tables
+#: are merged late, and their number goes up and down.
+ALLOWANCES = (
+    Allowance("rss", 5, 6 * MIB),
+    Allowance("handles", 10, 8),
+    Allowance("threads", 0, 2),
+    Allowance("disk", 10, MIB),
+)
+_IN_MIB = {"rss": "RSS MiB", "disk": "disk MiB"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +109,7 @@ def table(samples: Sequence[Sample], seconds: float) -> Iterator[str]:
     for mine in settled(samples, seconds).values():
         for allowance in ALLOWANCES:
             found = trend(mine, allowance.field)
-            unit = MIB if allowance.field == "rss" else 1
+            unit = MIB if allowance.field in _IN_MIB else 1
             figures = (found.typical, found.highest, found.growth, found.per_hour)
-            name = "RSS MiB" if allowance.field == "rss" else allowance.field
+            name = _IN_MIB.get(allowance.field, allowance.field)
             yield f"{found.process:24} {name:8} " + " ".join(f"{figure / unit:10.1f}" for figure in figures)

@@ -7,8 +7,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -17,17 +17,20 @@ from confluent_kafka import Producer
 from tests.chaos.checker import read_table
 from tests.command_stage import PARTITIONS, Stage, running
 from tests.free_port import free_port
+from tests.read_to_end import read_to_end
 from tests.soak.figures import MIB, Sample, faults, table
 from tests.soak.http_load import HttpLoad, compared
 from tests.waiting import eventually
 
-#: An environment variable of the application: "leak" makes a function keep memory and files, to test that this is
-#: detected.
+#: An environment variable of the application: "leak" makes a function keep memory and files, "no ttl" keeps all rows,
+#: to test that this is detected.
 FAULT_VARIABLE = "SOAK_FAULT"
+#: How many times the ttl of visits passes in a run; each visit is a key of its own.
+TTLS = 24
 APP = """\
 import os
 from datetime import timedelta
-from penstock import Serdes, StreamsBuilder, TimeWindows
+from penstock import Materialized, Serdes, StreamsBuilder, TimeWindows
 
 kept = []
 
@@ -44,9 +47,15 @@ def topology():
     counts = grouped.count(store="counts")
     counts.to_stream().to("@SINK@", key_serde=text, value_serde=Serdes.json())
     grouped.windowed_by(TimeWindows.of_size_with_no_grace(timedelta(seconds=10))).count(store="recent")
-    words.group_by(lambda key, value: value, key_serde=text, value_serde=text, name="by-value").count(store="by-value")
+    by_value = words.group_by(lambda key, value: value.split()[0], key_serde=text, value_serde=text, name="by-value")
+    by_value.count(store="by-value")
+    ttl = None if os.environ.get("SOAK_FAULT") == "no ttl" else @TTL_MS@
+    by_visit = words.group_by(lambda key, value: value.split()[1], key_serde=text, value_serde=text, name="by-visit")
+    by_visit.count(store=Materialized("visits", ttl=ttl, caching=False))
     return builder.build()
 """
+#: By how much the rest of the rows may be above those of a ttl: a busy machine gets them later, and all at once.
+LEFT_MAX = 2.0
 KEYS = 2_000
 THREADS = 2
 #: For both stream threads. Small, so that caches and memtables are full after the warm-up.
@@ -103,7 +112,8 @@ class Feeder(threading.Thread):
             due = int((time.monotonic() - begin) * self._rate) - self.written.total()
             for _ in range(due):
                 key = f"key-{self._rng.randrange(KEYS)}"
-                self._producer.produce(self._topic, key=key, value=f"value-{self._rng.randrange(100)}")
+                visit = f"value-{self._rng.randrange(100)} visit-{self.written.total()}"
+                self._producer.produce(self._topic, key=key, value=visit)
                 self.written[key] += 1
             self._producer.poll(0)
 
@@ -131,6 +141,7 @@ def soak(
     WITHOUT_LOAD_PERCENT of the time.
     """
     port, after = free_port(), seconds * WITHOUT_LOAD_PERCENT / 100
+    ttl_ms = int(seconds * 1000 / TTLS)
     config = {
         "penstock_http_port": port,
         "penstock_memory_bytes": BUDGET,
@@ -138,7 +149,8 @@ def soak(
         "num_stream_threads": THREADS,
         "statestore_cache_max_bytes": 4 * MIB,
     }
-    with running(folder, bootstrap_servers, APP, tasks=2 * PARTITIONS, **config) as stage:
+    app = APP.replace("@TTL_MS@", str(ttl_ms))
+    with running(folder, bootstrap_servers, app, tasks=3 * PARTITIONS, **config) as stage:
         feeder = Feeder(bootstrap_servers, stage.source, rate)
         load = HttpLoad(port, after)
         feeder.start()
@@ -147,11 +159,12 @@ def soak(
                 watched = _watch(stage, seconds, records_min, tell)
         finally:
             feeder.finish()
-        expected = 2 * feeder.written.total()  # once more behind the repartition topic
+        expected = 3 * feeder.written.total()  # once more behind each repartition topic
         eventually(lambda: stage.json("status")["totals"]["records_processed"] >= expected)
         stage.stop()
         took = watched.samples[-1].at
         wrong = [*faults(watched.samples, took, watched.shares), *_wrong_counts(stage, feeder.written)]
+        wrong += _visits_left(stage, feeder.written.total(), rate * ttl_ms / 1000)
         done: list[str] = []
         if http:
             lines, worse = compared(watched.progress, watched.samples, after, (stage.folder / "log").stat().st_size)
@@ -167,7 +180,7 @@ def _watch(stage: Stage, seconds: float, records_min: int, tell: Callable[[str],
     processed = 0
     while (at := time.monotonic() - begin) < seconds or processed < records_min:
         status = stage.json("status")
-        seen = [_sample("supervisor", status["supervisor"]["pid"], at)]
+        seen = [replace(_sample("supervisor", status["supervisor"]["pid"], at), disk=_disk(stage))]
         for thread in status["threads"]:
             name = f"StreamThread-{thread['number']}"
             seen.append(_sample(name, thread["pid"], at))
@@ -191,6 +204,25 @@ def _sample(process: str, pid: int, at: float) -> Sample:
     found = psutil.Process(pid)
     with found.oneshot():
         return Sample(process, pid, at, found.memory_info().rss, found.num_fds(), found.num_threads())
+
+
+def _disk(stage: Stage) -> int:
+    """Return the size of the tables of all stores. RocksDB may delete one meanwhile."""
+    size = 0
+    for file in (stage.folder / "state").rglob("*.sst"):
+        with suppress(FileNotFoundError):
+            size += file.stat().st_size
+    return size
+
+
+def _visits_left(stage: Stage, written: int, alive: float) -> list[str]:
+    """Return an error unless the rows that are left are about those of the last ttl. alive: how many come in a ttl."""
+    changelog = f"{stage.application_id}-visits-changelog"
+    last = {message.key(): message.value() for message in read_to_end(stage.bootstrap_servers, changelog)}
+    left = sum(value is not None for value in last.values())
+    if len(last) == written and 0 < left <= LEFT_MAX * alive:
+        return []
+    return [f"{left} of {len(last)} visits are left, {written} were written, about {alive:.0f} come in a ttl"]
 
 
 def _wrong_counts(stage: Stage, written: Counter[str]) -> list[str]:

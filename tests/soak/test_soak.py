@@ -126,6 +126,16 @@ def test_http_load_does_not_change_the_processing_of_a_short_soak(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.broker
+def test_a_short_soak_detects_rows_that_do_not_end(
+    tmp_path: Path, bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FAULT_VARIABLE, "no ttl")
+    outcome = soak(tmp_path, bootstrap_servers, seconds=12.0, rate=500)
+    assert any("visits are left" in fault for fault in outcome.faults), outcome.lines()
+
+
+@pytest.mark.slow
+@pytest.mark.broker
 def test_a_short_soak_detects_a_functions_leak_and_nothing_else(
     tmp_path: Path, bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
