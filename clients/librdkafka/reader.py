@@ -59,7 +59,7 @@ class LibrdkafkaReader(Reader):
 
     @override
     def topic_id(self, partition: TopicPartition) -> bytes | None:
-        """Return None, because librdkafka does not tell it."""
+        """Return None, because librdkafka does not report it."""
         return None
 
     @override

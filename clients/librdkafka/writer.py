@@ -106,7 +106,7 @@ class LibrdkafkaWriter(TransactionalWriter):
             self._lost.append(Lost(client_error(error), record, source))
 
     def _try_suspects(self) -> bool:
-        """Write each alone, after what was written meanwhile: only the wrong ones are lost. False without any."""
+        """Write each alone, after the records written meanwhile: only the wrong ones are lost. False without any."""
         suspects, self._suspects = self._suspects, []
         for record, source in suspects:
             self._produce(

@@ -25,7 +25,7 @@ from tests.waiting import eventually
 #: An environment variable of the application: "leak" makes a function keep memory and files, "no ttl" keeps all rows,
 #: to test that this is detected.
 FAULT_VARIABLE = "SOAK_FAULT"
-#: How many times the ttl of visits passes in a run; each visit is a key of its own.
+#: How many times the ttl of visits passes in a run; each visit has another key.
 TTLS = 24
 APP = """\
 import os

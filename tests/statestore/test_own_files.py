@@ -85,7 +85,7 @@ def test_a_file_of_another_user_is_refused_and_kept(name: str, state: StateDirec
 @as_root
 @pytest.mark.parametrize("name", ["topology.json", "handed-over.json"])
 def test_a_command_of_root_reads_the_files_of_a_services_user(name: str, state: StateDirectory) -> None:
-    """`penstock plan` of a service with a user of its own; the folder is that user's, too."""
+    """`penstock plan` of a service with its own user; the folder is that user's, too."""
     write_atomically(state.path / name, "{}")
     for path in (state.path / name, (state.path / name).parent):
         os.chown(path, NOBODY, NOBODY)

@@ -90,7 +90,7 @@ def test_a_module_that_stays_broken_ends_nothing(
     log: LogLines,
     killed: int,
 ) -> None:
-    """Failed starts have no limit, also if no stream thread is left; a deployment may take as long as it likes."""
+    """Failed starts have no limit, also if no stream thread is left; a deployment may take hours."""
     app, workers = running
     module(BROKEN["import"][0])
     for worker in workers[:killed]:

@@ -76,7 +76,7 @@ def test_a_changelog_that_is_gone_does_not_end_the_state_on_disk(
         streams.start()
         eventually(lambda: streams.state.name == "ERROR", "the application is refused")
     assert "was deleted, and with it the state" in caplog.text
-    assert counting.counted() == {key: ROUNDS for key in counting.expected}
+    assert counting.counted() == dict.fromkeys(counting.expected, ROUNDS)
 
 
 def test_an_offset_of_an_input_that_was_created_again_is_refused(

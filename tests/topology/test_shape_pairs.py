@@ -155,7 +155,7 @@ DAY, HOUR = datetime.date(2020, 1, 1), datetime.time(1)
 NOON, NOON_UTC = datetime.datetime(2020, 1, 1, 12), datetime.datetime(2020, 1, 1, 12, tzinfo=UTC)
 ID = UUID(int=5)
 
-#: Types with values of theirs.
+#: Types with some of their values.
 TYPES: Mapping[str, tuple[Any, list[Any]]] = {
     "int": (int, [1, -500, 10**15]),
     "float": (float, [1.5, -1.5]),

@@ -85,7 +85,7 @@ class CancelledCallError(StreamsError):
 class Call:
     """One call of an async function. done: it has ended; then failure has its exception, or else value its result.
 
-    cancelled: Penstock has cancelled it. Its asyncio task cannot tell, because the function may cancel that too.
+    cancelled: Penstock has cancelled it. Its asyncio task does not say, because the function may cancel that too.
     """
 
     __slots__ = ("arguments", "cancelled", "done", "failure", "function", "task", "value")

@@ -46,7 +46,7 @@ _UNDERSTOOD = frozenset(
 #: The names of fields are texts.
 _TEXT: Shape = {"type": "string"}
 _EARLY = (
-    "was described by an early version of Penstock, which did not tell all types apart: a change that it could not "
+    "was described by an early version of Penstock, which did not distinguish all types: a change that it could not "
     "describe, such as from str to datetime, is not seen this time"
 )
 #: The length of a keyword's value in a text.
@@ -75,7 +75,7 @@ class Change(NamedTuple):
 def shape_changes(old: Shape, new: Shape, path: str) -> Iterator[Change]:
     """Yield the changes from the shape of existing rows to a new one. path: names the value in the changes.
 
-    Shapes are accepted whatever is in them. Early versions wrote them without RULES and did not tell all types apart.
+    Shapes are accepted whatever is in them. Early versions wrote them without RULES and did not distinguish all types.
     With such an old shape, what it could not say is left out of the new one too, and a change says so.
     """
     if PARTS in old and PARTS in new:

@@ -13,7 +13,7 @@ Shape = Mapping[str, Any]
 
 #: The Rules of a shape, at its top.
 RULES = "x-rules"
-#: The kind of a value, if ``type`` and ``format`` do not tell it from others.
+#: The kind of a value, if ``type`` and ``format`` do not distinguish it from others.
 KIND = "x-kind"
 #: The names of the positions of an array: of a NamedTuple or an ``array_like`` struct.
 NAMES = "x-names"

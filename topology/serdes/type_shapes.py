@@ -1,6 +1,6 @@
 """The shapes (see shape_changes) of types of Python, as msgspec writes and reads them in JSON.
 
-They are what ``msgspec.json.schema`` returns, but that cannot tell all types apart, and refuses some that can be read.
+They are what ``msgspec.json.schema`` returns, but that cannot distinguish all types, and refuses some that can be read.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class EventLoopThread(AsyncCalls):
     def _check_blocked(self, calls: LoopCalls) -> None:
         """Raise EventLoopError if the loop misses a time limit and does nothing else.
 
-        The time counts from the first look that finds it late: after a pause of the whole process the loop may go on.
+        The time counts from the first look that finds it late: a whole process that was paused may continue.
         """
         now, due = time.monotonic(), min(calls.due(), self._start_due)
         overdue = (due, self._ended_calls)
