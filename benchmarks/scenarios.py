@@ -118,6 +118,13 @@ WIDE = (
         CountsCheck,
         internal={"by-user-repartition": _records},
     ),
+    _wide(
+        "aggregates",
+        "aggregate into a dict without functions, cache",
+        "aggregates",
+        Workload.totals,
+        LatestCheck,
+    ),
     _wide("processor", "processor: get, put, forward", "processor", Workload.running_totals, RowsCheck),
     _wide(
         "two-stores",

@@ -28,6 +28,7 @@ from penstock import (
     TimeWindows,
     Topology,
     ValueAndTimestamp,
+    agg,
 )
 
 WINDOW = timedelta(seconds=10)
@@ -203,6 +204,19 @@ def aggregate() -> Topology:
         builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
         .group_by_key()
         .aggregate(lambda: {"n": 0, "sum": 0}, add_purchase, store="totals", value_serde=Serdes.json())
+        .to_stream()
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json())
+    )
+    return builder.build()
+
+
+def aggregates() -> Topology:
+    """Number and sum of the purchases of each user, without functions."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
+        .group_by_key()
+        .aggregate({"n": agg.count(), "sum": agg.sum("amount")}, store="totals", value_serde=Serdes.json())
         .to_stream()
         .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json())
     )

@@ -93,7 +93,7 @@ public class KafkaStreamsBenchmark {
             case "count" -> count(builder, input, output);
             case "keep_first" -> keepFirst(builder, input, output);
             case "windowed_count" -> windowedCount(builder, input, output);
-            case "aggregate" -> aggregate(builder, input, output);
+            case "aggregate", "aggregates" -> aggregate(builder, input, output);
             case "map_filter" -> mapFilter(builder, input, output);
             case "table_join" -> tableJoin(builder, input, System.getenv("BENCHMARK_TABLE"), output);
             case "repartition" -> repartition(builder, input, output);
