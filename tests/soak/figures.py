@@ -9,7 +9,7 @@ from statistics import median
 
 MIB = 1 << 20
 #: The warm-up's share of a run, in percent: caches, memtables and the Python heap are still filling.
-WARM_UP_PERCENT = 40
+WARM_UP_PERCENT = 60
 #: With fewer samples after the warm-up, growth cannot be judged.
 SAMPLES_MIN = 8
 
@@ -109,6 +109,8 @@ def table(samples: Sequence[Sample], seconds: float) -> Iterator[str]:
     for mine in settled(samples, seconds).values():
         for allowance in ALLOWANCES:
             found = trend(mine, allowance.field)
+            if found.highest == 0:
+                continue  # only the supervisor's samples have a size on disk
             unit = MIB if allowance.field in _IN_MIB else 1
             figures = (found.typical, found.highest, found.growth, found.per_hour)
             name = _IN_MIB.get(allowance.field, allowance.field)
