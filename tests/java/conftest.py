@@ -19,6 +19,7 @@ from tests.java.versions import STREAMS_PROTOCOL_SINCE, chosen_lock, is_since
 from tests.topics import delete_topics
 
 SOURCE = Path(__file__).parent / "TakeoverProgram.java"
+TEST_UTILS = Path(__file__).parent / "test-utils.lock"
 
 MakeHandover = Callable[..., Handover]
 
@@ -33,6 +34,15 @@ def kafka_streams_jars() -> tuple[Path, str]:
         pytest.skip(f"needs a JDK to compile and run a Kafka Streams program: no javac beside {java}")
     jars = fetch_jars(read_lock(chosen_lock()))
     return java, os.pathsep.join(map(str, jars))
+
+
+def driver_program(source: Path, classes: Path) -> list[str]:
+    """Compile a program that uses Java's TopologyTestDriver into a folder, and return its command; skips as above."""
+    java, class_path = kafka_streams_jars()
+    everything = os.pathsep.join([class_path, *map(str, fetch_jars(read_lock(TEST_UTILS)))])
+    compile_java(java, source, classes, everything)
+    options = ("-Xmx512m", *short_lived_jvms.OPTIONS, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+    return [str(java), *options, "-cp", f"{classes}{os.pathsep}{everything}", source.stem]
 
 
 def configure(admin: AdminClient, group: str, config: Mapping[str, str]) -> None:

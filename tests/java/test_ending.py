@@ -5,7 +5,6 @@ Kafka Streams has neither; this is what its users write. Java's driver and Penst
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 from pathlib import Path
@@ -13,17 +12,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.systems import compile_java
 from penstock import Materialized, Processor, Punctuation, Record, Serdes, Stores, StreamsBuilder, Topology, Ttl
-from penstock.pipeline.java.jar_lock import fetch_jars, read_lock
 from penstock.testing import TopologyTestDriver
-from tests import short_lived_jvms
-from tests.java.conftest import kafka_streams_jars
+from tests.java.conftest import driver_program
 
 pytestmark = pytest.mark.slow
 
-SOURCE = Path(__file__).parent / "EndingProgram.java"
-TEST_UTILS = Path(__file__).parent / "test-utils.lock"
 CLOCKS = {"stream": Punctuation.STREAM_TIME, "wall": Punctuation.WALL_CLOCK_TIME}
 TEXTS: Any = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 
@@ -96,12 +90,7 @@ def written(driver: TopologyTestDriver, topic: str) -> list[str]:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Compile the program, and return its command; skips the test where there is no JDK."""
-    java, class_path = kafka_streams_jars()
-    classes = tmp_path_factory.mktemp("classes")
-    everything = os.pathsep.join([class_path, *map(str, fetch_jars(read_lock(TEST_UTILS)))])
-    compile_java(java, SOURCE, classes, everything)
-    options = ("-Xmx512m", *short_lived_jvms.OPTIONS, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
-    return [str(java), *options, "-cp", f"{classes}{os.pathsep}{everything}", "EndingProgram"]
+    return driver_program(Path(__file__).with_name("EndingProgram.java"), tmp_path_factory.mktemp("classes"))
 
 
 @pytest.mark.parametrize("what", ["counts stream 40", "counts wall 70", "timers"])

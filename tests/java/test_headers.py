@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -13,12 +12,9 @@ from typing import cast
 import pytest
 from confluent_kafka import Producer
 
-from benchmarks.systems import compile_java
-from penstock.pipeline.java.jar_lock import fetch_jars, read_lock
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.topology.records import Headers
-from tests import short_lived_jvms
-from tests.java.conftest import kafka_streams_jars
+from tests.java.conftest import driver_program
 from tests.java.handover import ROOT, START_MS, Java
 from tests.java.headers_program import hexadecimal, parsed, record, shown_headers
 from tests.java.versions import is_since
@@ -29,8 +25,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not is_since((4, 4)), reason="this version of Kafka Streams has no stores with headers"),
 ]
-SOURCE = Path(__file__).parent / "HeadersProgram.java"
-TEST_UTILS = Path(__file__).parent / "test-utils.lock"
 #: Commands: see HeadersProgram. they have all kinds of headers: repeated, null, empty, and not ASCII.
 COMMANDS = [
     *("a value 5 h=31", "a other 3", "b more 14 x y=32 x= é=c3a9", "a null 12 h=33", "a absent 12 n=34"),
@@ -46,12 +40,7 @@ READS_AGAIN = ["a read 60", "d read 61", "e read 62"]
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Compile the program, and return its command; skips the test where there is no JDK."""
-    java, class_path = kafka_streams_jars()
-    classes = tmp_path_factory.mktemp("classes")
-    everything = os.pathsep.join([class_path, *map(str, fetch_jars(read_lock(TEST_UTILS)))])
-    compile_java(java, SOURCE, classes, everything)
-    options = ("-Xmx512m", *short_lived_jvms.OPTIONS, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
-    return [str(java), *options, "-cp", f"{classes}{os.pathsep}{everything}", "HeadersProgram"]
+    return driver_program(Path(__file__).with_name("HeadersProgram.java"), tmp_path_factory.mktemp("classes"))
 
 
 @pytest.fixture

@@ -31,12 +31,8 @@ class KStreamCountWindowAggregate(Operator):
     @override
     def compile(self, node: NodeContext) -> Process:
         task, store, forward = node.task, node.store(self.store_name), node.forward
-        size, advance, initializer, aggregator = (
-            self.windows.size,
-            self.windows.advance,
-            self.initializer,
-            self.aggregator,
-        )
+        size, advance = self.windows.size, self.windows.advance
+        initializer, aggregator = self.initializer, self.aggregator
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:

@@ -28,16 +28,18 @@ def changed_topic(committed: Committed, changelogs: Collection[str], ids: Mappin
     committed: of its inputs. ids: the current ones; topics without one, and commits without marks, are not compared.
     """
     found = {partition: _marks_of(at) for partition, at in committed.items()}
-    all_marks = [(name, number) for marks in found.values() for name, number in marks.items()]
+    seen: dict[str, set[int]] = {}  # offsets of one task may be of several commits
+    for own_marks in found.values():
+        for name, number in own_marks.items():
+            seen.setdefault(name, set()).add(number)
     for partition, at in committed.items():
         own = found[partition].get(partition.topic)
-        if at is None and any(name == partition.topic for name, _ in all_marks):
+        if at is None and partition.topic in seen:
             return f"the committed offset of its input {partition} is gone: someone has deleted it, or the topic"
         if own is not None and partition.topic in ids and own != _number(ids[partition.topic]):
             return f"its input {partition.topic} was deleted and created again"
     for topic in changelogs:
-        known = {number for name, number in all_marks if name == topic}
-        if known and topic in ids and _number(ids[topic]) not in known:
+        if topic in seen and topic in ids and _number(ids[topic]) not in seen[topic]:
             return f"its changelog {topic} was deleted, and with it the state"
     return None
 

@@ -52,9 +52,12 @@ class TopicPartitionMetadata:
         Operators that need it may then accept late records after a restart, until newer ones arrive.
         """
         head, encoded = _HEAD.pack(LATEST_MAGIC_BYTE, self.partition_time), _encode_map(self.processor_metadata)
+        text = _text(head + encoded)
+        if len(text) <= MAX_BYTES:
+            return text
         times = {key: value for key, value in self.processor_metadata.items() if not key.startswith(TOPIC_MARK)}
-        for data in (encoded, _compressed(encoded), _compressed(_encode_map(times))):
-            text = base64.b64encode(head + data).decode("ascii")
+        for data in (encoded, _encode_map(times)):
+            text = _text(head + _INT.pack(0) + zlib.compress(data))
             if len(text) <= MAX_BYTES:
                 return text
         logger.warning(
@@ -62,7 +65,7 @@ class TopicPartitionMetadata:
             len(times),
             len(text),
         )
-        return base64.b64encode(head).decode("ascii")
+        return _text(head)
 
     @classmethod
     def decode(cls, text: str) -> TopicPartitionMetadata:
@@ -88,8 +91,8 @@ class TopicPartitionMetadata:
             return cls()
 
 
-def _compressed(encoded: bytes) -> bytes:
-    return _INT.pack(0) + zlib.compress(encoded)
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
 
 
 def _encode_map(metadata: Mapping[str, int]) -> bytes:
