@@ -32,6 +32,8 @@ from penstock import (
     Stores,
     StreamsBuilder,
     StreamsError,
+    Suppressed,
+    TimeWindows,
     ValueTransformerWithKey,
     agg,
 )
@@ -314,6 +316,25 @@ def test_stores_with_headers_keep_them_between_micro_batches(
     spark: Any, bootstrap_servers: str, tmp_path: Path, application_id: str, make_topic: Callable[..., str]
 ) -> None:
     config = {
+def test_windows_close_without_records(
+    spark: Any, bootstrap_servers: str, tmp_path: Path, application_id: str, make_topic: Callable[..., str]
+) -> None:
+    source, sink = make_topic("in"), make_topic("out")
+    builder = StreamsBuilder()
+    counts = builder.stream(source, **STRINGS).group_by_key().windowed_by(TimeWindows(1_000)).count()
+    final = counts.suppress(Suppressed.until_window_closes(wall_clock=timedelta(seconds=1))).to_stream()
+    final.map(lambda window, count: (window.key, f"{window.start} {count}")).to(sink, **STRINGS)
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    for _ in range(2):
+        producer.produce(source, "", "k", timestamp=1_790_000_000_000)
+    producer.flush()
+    config = {"application.id": application_id, "bootstrap.servers": bootstrap_servers}
+    with SparkStreams(builder, config, spark, checkpoint=str(tmp_path / "checkpoint")) as streams:
+        streams.start()
+        eventually(lambda: bool(list(read_to_end(bootstrap_servers, sink))), "the window closes")
+    assert [message.value() for message in read_to_end(bootstrap_servers, sink)] == [b"1790000000000 2"]
+
+
         "application.id": application_id,
         "bootstrap.servers": bootstrap_servers,
         "headers.input": make_topic("commands"),

@@ -1,4 +1,4 @@
-"""Sources with an idle timeout: windows close, rows end and timers fire although no record comes."""
+"""Idle timeouts of sources and of windows: windows close, rows end and timers fire although no record comes."""
 
 from __future__ import annotations
 
@@ -73,6 +73,37 @@ CASES: dict[str, Any] = {
 }
 
 
+def suppressed_by(windows: Any, between: Callable[[Any], Any] = lambda table: table) -> Callable[..., Any]:
+    """Return a declaration with a suppress() with its own timeout."""
+
+    def declare(builder: StreamsBuilder, stream: Stream) -> Any:
+        table = between(stream.group_by_key().windowed_by(windows).count())
+        return table.suppress(Suppressed.until_window_closes(wall_clock=timedelta(seconds=5))).to_stream()
+
+    return declare
+
+
+def emitted_by(windows: Any) -> Callable[..., Any]:
+    def declare(builder: StreamsBuilder, stream: Stream) -> Any:
+        timed = stream.group_by_key().windowed_by(windows)
+        return timed.emit_strategy(ON_CLOSE, wall_clock=timedelta(seconds=5)).count().to_stream()
+
+    return declare
+
+
+#: Windows of 10 s and no grace, the timeout being theirs.
+CLOSING: dict[str, Any] = {
+    "tumbling": suppressed_by(TimeWindows.of_size_with_no_grace(SIZE)),
+    "sliding": suppressed_by(SlidingWindows.of_time_difference_and_grace(SIZE, SIZE)),
+    "sessions": suppressed_by(SessionWindows.of_inactivity_gap_with_no_grace(SIZE)),
+    "filtered": suppressed_by(TimeWindows(SIZE), lambda table: table.filter(lambda key, count: count > 0)),
+    "renamed": suppressed_by(TimeWindows(SIZE), lambda table: table.map_values(lambda count: -count, store="kept")),
+    "tumbling on close": emitted_by(TimeWindows.of_size_with_no_grace(SIZE)),
+    "sliding on close": emitted_by(SlidingWindows.of_time_difference_and_grace(SIZE, SIZE)),
+    "sessions on close": emitted_by(SessionWindows.of_inactivity_gap_with_no_grace(SIZE)),
+}
+
+
 def results(driver: TopologyTestDriver) -> int:
     """Return how many results there are, whatever their keys and values."""
     return len(driver.create_output_topic("out", Serdes.bytes(), Serdes.bytes()).read_records_to_list())
@@ -118,6 +149,26 @@ def test_a_late_record_is_dropped_after_its_window_has_closed() -> None:
         assert results(driver) == 1
         topic.pipe_input("a", "x", 101_000)
         topic.pipe_input("a", "x", 200_000)
+        assert results(driver) == 0
+        assert list(driver.dropped_records().values()) == [1]
+
+
+@pytest.mark.parametrize("declare", CLOSING.values(), ids=CLOSING)
+def test_windows_with_a_timeout_close_and_stay_closed(declare: Any) -> None:
+    builder = StreamsBuilder()
+    declare(builder, builder.stream("in", **TEXTS)).to("out")
+    with TopologyTestDriver(builder.build(), IMMEDIATELY) as driver:
+        topic = driver.create_input_topic("in", Serdes.string(), Serdes.string())
+        topic.pipe_input("a", "x", 100_000)
+        driver.advance_wall_clock_time(timedelta(milliseconds=4_999))
+        assert driver.task.stream_time_ms == 100_000
+        driver.advance_wall_clock_time(timedelta(milliseconds=1))
+        assert driver.task.stream_time_ms == 105_000
+        assert results(driver) == 0
+        driver.advance_wall_clock_time(timedelta(seconds=16))
+        assert results(driver) == 1
+        topic.pipe_input("a", "x", 100_000)
+        driver.advance_wall_clock_time(timedelta(hours=1))
         assert results(driver) == 0
         assert list(driver.dropped_records().values()) == [1]
 
@@ -175,6 +226,52 @@ def test_behind_a_repartition_topic_it_is_that_of_the_input() -> None:
     assert idle_timeouts(lambda builder: declare(builder, None)) == [None] * 3
 
 
+def closing(stream: Any, wall_clock: Any) -> Any:
+    counts = stream.group_by_key().windowed_by(TimeWindows(SIZE)).count()
+    return counts.suppress(Suppressed.until_window_closes(wall_clock=wall_clock))
+
+
+def test_windows_give_their_timeout_to_their_own_sub_topology() -> None:
+    def declare(builder: StreamsBuilder, between: Any) -> None:
+        stream = builder.stream("in", **TEXTS).select_key(lambda key, value: value).repartition(name="before", **TEXTS)
+        counts = closing(stream, 5).to_stream().select_key(lambda window, count: window.key)
+        closing(counts.repartition(name="after", key_serde=Serdes.string(), value_serde=Serdes.int64()), between)
+
+    assert idle_timeouts(lambda builder: declare(builder, None)) == [None, 5, None]
+    assert idle_timeouts(lambda builder: declare(builder, 7)) == [None, 5, 7]
+
+
+def test_of_several_timeouts_the_longest_counts() -> None:
+    def declare(builder: StreamsBuilder, source: Any, *windows: Any) -> None:
+        stream = builder.stream("in", **TEXTS, idle_timeout=source)
+        for wall_clock in windows:
+            closing(stream, wall_clock)
+
+    assert idle_timeouts(lambda builder: declare(builder, None, 5, None)) == [5]
+    assert idle_timeouts(lambda builder: declare(builder, None, 5, 7)) == [7]
+    assert idle_timeouts(lambda builder: declare(builder, 9, 5, 7)) == [9]
+    assert idle_timeouts(lambda builder: declare(builder, 6, 5, 7)) == [7]
+
+
+def test_a_source_without_a_timeout_does_not_keep_windows_open() -> None:
+    def declare(builder: StreamsBuilder, first: Any, second: Any) -> None:
+        streams = [builder.stream(topic, **TEXTS, idle_timeout=each) for topic, each in (("1", first), ("2", second))]
+        closing(streams[0].merge(streams[1]), 5)
+
+    assert idle_timeouts(lambda builder: declare(builder, None, None)) == [5]
+    assert idle_timeouts(lambda builder: declare(builder, 7, None)) == [7]
+
+
+def test_the_wall_clock_is_followed_if_one_timeout_follows_it() -> None:
+    builder = StreamsBuilder()
+    closing(builder.stream("in", **TEXTS, idle_timeout=IdleTimeout(7, "others")), 5)
+    assert builder.build().internal_builder.build_subtopologies()[0].idle_timeout == IdleTimeout(7, "wall_clock")
+
+
+def test_a_suppress_that_is_renamed_keeps_its_timeout() -> None:
+    assert Suppressed.until_window_closes(wall_clock=5).with_name("final").idle_timeout == IdleTimeout(5)
+
+
 def test_the_sides_of_a_foreign_key_join_have_the_timeout_of_both_tables() -> None:
     def declare(builder: StreamsBuilder, left: Any, right: Any) -> None:
         users = builder.table("users", **TEXTS, idle_timeout=left)
@@ -206,6 +303,19 @@ def test_a_foreign_key_join_of_a_table_with_an_aggregate_of_itself_has_the_timeo
         (
             lambda builder: (builder.stream("in", idle_timeout=5), builder.stream("in"), builder.build()),
             "with different idle timeouts; give both the same",
+        ),
+        (
+            lambda builder: Suppressed.until_window_closes(wall_clock=timedelta(0)),
+            "An idle timeout must be at least a millisecond",
+        ),
+        (
+            lambda builder: (
+                builder.stream("in")
+                .group_by_key()
+                .windowed_by(TimeWindows(5))
+                .emit_strategy(EmitStrategy.ON_WINDOW_UPDATE, wall_clock=5)
+            ),
+            r"emit_strategy\(\): wall_clock= is for ON_WINDOW_CLOSE",
         ),
     ],
 )

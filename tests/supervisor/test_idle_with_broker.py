@@ -31,12 +31,12 @@ class Application:
             "commit.interval.ms": 100,
         }
 
-    def streams(self, timeout: Any) -> KafkaStreams:
+    def streams(self, timeout: Any = None, wall_clock: Any = None) -> KafkaStreams:
         builder = StreamsBuilder()
         stream = builder.stream(self.source, **TEXTS, idle_timeout=timeout)
         keyed = stream.select_key(lambda key, value: value)  # there is a repartition topic, with another sub-topology
         windows = keyed.group_by_key(**TEXTS).windowed_by(TimeWindows.of_size_with_no_grace(SIZE))
-        final = windows.count().suppress(Suppressed.until_window_closes()).to_stream()
+        final = windows.count().suppress(Suppressed.until_window_closes(wall_clock=wall_clock)).to_stream()
         final.map(lambda window, count: (window.key, f"{window.start} {count}")).to(self.sink, **TEXTS)
         return KafkaStreams(builder.build(), self.config)
 
@@ -56,8 +56,9 @@ def application(
     return Application(bootstrap_servers, application_id, make_topic, tmp_path)
 
 
-def test_windows_close_without_another_record(application: Application) -> None:
-    with application.streams(timedelta(seconds=1)) as streams:
+@pytest.mark.parametrize("given_to", ["timeout", "wall_clock"])
+def test_windows_close_without_another_record(application: Application, given_to: str) -> None:
+    with application.streams(**{given_to: timedelta(seconds=1)}) as streams:
         streams.start()
         application.produce(0, "a", 100_000)
         application.produce(1, "b", 200_000)

@@ -7,7 +7,7 @@ clock, or the tasks that do get records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -47,6 +47,15 @@ IdleTimeoutLike = Duration | IdleTimeout | None
 def as_idle_timeout(given: IdleTimeoutLike) -> IdleTimeout | None:
     """Return it as an IdleTimeout."""
     return given if given is None or isinstance(given, IdleTimeout) else IdleTimeout(given)
+
+
+def combined(timeouts: Collection[IdleTimeout]) -> IdleTimeout | None:
+    """Return the idle timeout of a task that has several: the longest, by the wall clock if one follows it."""
+    if not timeouts:
+        return None
+    follows = {timeout.follows for timeout in timeouts}
+    longest_ms = max(timeout.duration_ms for timeout in timeouts)
+    return IdleTimeout(longest_ms, "wall_clock" if "wall_clock" in follows else "others")
 
 
 class IdleTime:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
 from ..common.arguments import check_type
+from ..common.durations import Duration
 from ..common.naming import Named
+from ..context.idle_time import IdleTimeout
 from ..errors import TopologyError
 from ..graph.graph_nodes import ProcessorGraphNode
 from ..graph.internal_streams_builder import InternalStreamsBuilder
@@ -167,16 +169,24 @@ class _WindowedKStream(Generic[K, V, W]):
         self._windows = windows
         self._emit = EmitStrategy.ON_WINDOW_UPDATE
 
-    def emit_strategy(self, strategy: EmitStrategy) -> Self:
-        """Set when results are emitted: with each update, or once when the window closes (KIP-825)."""
+    def emit_strategy(self, strategy: EmitStrategy, *, wall_clock: Duration | None = None) -> Self:
+        """Set when results are emitted: with each update, or once when the window closes (KIP-825).
+
+        wall_clock: for ON_WINDOW_CLOSE, as in Suppressed.until_window_closes. Raises TopologyError if windows never
+        close, and for a wall_clock below a millisecond or with ON_WINDOW_UPDATE.
+        """
         check_type(strategy, EmitStrategy, "The argument of emit_strategy()", "an EmitStrategy")
+        self._idle_timeout: IdleTimeout | None = None
         if strategy is EmitStrategy.ON_WINDOW_CLOSE and isinstance(self._windows, UnlimitedWindows):
             raise TopologyError("ON_WINDOW_CLOSE cannot be used with UnlimitedWindows: they never close")
         self._emit = strategy
         return self
 
 
+        if strategy is EmitStrategy.ON_WINDOW_UPDATE and wall_clock is not None:
+            raise TopologyError("emit_strategy(): wall_clock= is for ON_WINDOW_CLOSE")
 class TimeWindowedKStream(_WindowedKStream[K, V, Windows | SlidingWindows]):
+        self._idle_timeout = None if wall_clock is None else IdleTimeout(wall_clock)
     """A stream grouped by key and tumbling, hopping, sliding or unlimited window (Kafka Streams: TimeWindowedKStream).
 
     Options as in KGroupedStream. The keys of the resulting tables are Windowed.
@@ -232,6 +242,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, Windows | SlidingWindows]):
         return self._grouped.build(name, prefix, operator, store, kept, serde)
 
 
+        operator.idle_timeout = self._idle_timeout
 class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     """A stream grouped by key and session (Kafka Streams: SessionWindowedKStream). Options as in KGroupedStream."""
 
@@ -298,6 +309,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
 
 
 class CogroupedKStream(Generic[K, VR]):
+        operator.idle_timeout = self._idle_timeout
     """Grouped streams, each with an aggregator (Kafka Streams: CogroupedKStream); see KGroupedStream.cogroup."""
 
     def __init__(self, builder: InternalStreamsBuilder) -> None:

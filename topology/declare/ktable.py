@@ -156,6 +156,7 @@ class KTable(AbstractStream, Generic[K, V]):
         grace_ms = find_window_grace(self.graph_node) if suppressed.time_to_wait_ms is None else 0
         store_name = f"{suppressed.name}-store" if suppressed.name else self.builder.new_store_name(prefix)
         operator = KTableSuppressProcessor(suppressed.resolve(grace_ms), store_name, self)
+        operator.idle_timeout = suppressed.idle_timeout
         store = StoreFactory(
             StoreBuilder(
                 store_name,

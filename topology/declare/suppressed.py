@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ..common.durations import Duration, non_negative_millis
 from ..common.naming import validate_name
+from ..context.idle_time import IdleTimeout
 from ..errors import TopologyError
 from ..operators.suppress import SuppressedInternal
 
@@ -73,18 +74,24 @@ class BufferConfig:
 class Suppressed:
     """How long updates of a table are held back; created by until_window_closes() or until_time_limit().
 
-    time_to_wait_ms is None for until_window_closes, where the table's windows determine it.
+    time_to_wait_ms is None for until_window_closes, where the table's windows determine it. idle_timeout: when windows
+    close without input.
     """
 
     buffer: BufferConfig
     time_to_wait_ms: int | None = None
     name: str | None = None
+    idle_timeout: IdleTimeout | None = None
 
     @classmethod
-    def until_window_closes(cls, buffer: BufferConfig | None = None, *, name: str | None = None) -> Suppressed:
+    def until_window_closes(
+        cls, buffer: BufferConfig | None = None, *, name: str | None = None, wall_clock: Duration | None = None
+    ) -> Suppressed:
         """Emit one final result per key and window, when the window closes; tombstones are dropped.
 
-        Raises TopologyError for a buffer that emits early.
+        wall_clock: after this long without input, stream time follows the wall clock, so that windows close; for the
+        aggregation of the table too, as an idle timeout of its sources. Without it only records close windows.
+        Raises TopologyError for a buffer that emits early, and for a wall_clock below a millisecond.
         """
         buffer = buffer or BufferConfig.unbounded()
         if buffer.emits_early:
@@ -92,7 +99,8 @@ class Suppressed:
                 "until_window_closes() needs a buffer that does not emit early: call shut_down_when_full() or "
                 "with_no_bound() on it"
             )
-        return cls(buffer, name=name and validate_name(name))
+        idle_timeout = None if wall_clock is None else IdleTimeout(wall_clock)
+        return cls(buffer, name=name and validate_name(name), idle_timeout=idle_timeout)
 
     @classmethod
     def until_time_limit(

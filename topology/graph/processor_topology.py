@@ -116,7 +116,7 @@ class ProcessorTopology:
     global_stores: tuple[str, ...] = ()
     #: Global stores that are restored through their processor, because it may do more than copy records (KIP-813).
     reprocess_on_restore: frozenset[str] = frozenset()
-    #: When stream time advances without records; None unless each source has an idle timeout.
+    #: When stream time advances without records; None unless each source or a windowed operator has an idle timeout.
     idle_timeout: IdleTimeout | None = None
 
     @property

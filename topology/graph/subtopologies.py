@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ..common.java_collections import hash_map_order
-from ..context.idle_time import IdleTimeout
+from ..context.idle_time import IdleTimeout, combined
 from ..context.partitioners import WindowedStreamPartitioner
 from ..context.store_interfaces import StoreBuilder
 from ..serdes.serdes import or_default
 from ..serdes.windowed_serdes import WindowedSerde
 from .copartition import copartition_groups, listed_copartition_topics, topics_of_source
-from .declarations import ProcessorFactory, SinkFactory, SourceFactory
+from .declarations import NodeFactory, ProcessorFactory, SinkFactory, SourceFactory
 from .processor_topology import Node, ProcessorNode, ProcessorTopology, SinkNode, SourceNode
 
 if TYPE_CHECKING:
@@ -78,18 +77,29 @@ def _build(
 
 
 def _idle_timeout(builder: InternalTopologyBuilder, names: Iterable[str]) -> IdleTimeout | None:
-    """Return the longest idle timeout of the sources whose records reach these nodes; None if one has none."""
-    sources = (node for node in builder.nodes.values() if isinstance(node, SourceFactory))
-    if all(source.consumed.idle_timeout is None for source in sources):
+    """Return the idle timeout of the tasks of these nodes.
+
+    It is given by operators whose windows close without input, or by all sources whose records reach these nodes.
+    """
+    closing = [timeout for name in names if (timeout := _closes_without_input(builder.nodes[name])) is not None]
+    sources = [node for node in builder.nodes.values() if isinstance(node, SourceFactory)]
+    if not closing and all(source.consumed.idle_timeout is None for source in sources):
         return None
-    found = list[IdleTimeout]()
-    for source in _sources_upstream(builder, names):
-        timeout = source.consumed.idle_timeout
-        if timeout is not None:
-            found.append(timeout)
-        elif source.pattern is not None or not builder.internal_topics.keys() >= set(source.topics):
-            return None
-    return max(found, key=attrgetter("duration_ms"), default=None)
+    sources = _sources_upstream(builder, names)
+    if not closing and any(_is_input_without_timeout(builder, source) for source in sources):
+        return None
+    timeouts = (source.consumed.idle_timeout for source in sources)
+    return combined([*closing, *(timeout for timeout in timeouts if timeout is not None)])
+
+
+def _closes_without_input(node: NodeFactory) -> IdleTimeout | None:
+    operator = node.operator if isinstance(node, ProcessorFactory) else None
+    return None if operator is None else operator.idle_timeout
+
+
+def _is_input_without_timeout(builder: InternalTopologyBuilder, source: SourceFactory) -> bool:
+    is_internal = source.pattern is None and builder.internal_topics.keys() >= set(source.topics)
+    return source.consumed.idle_timeout is None and not is_internal
 
 
 def _sources_upstream(builder: InternalTopologyBuilder, names: Iterable[str]) -> list[SourceFactory]:

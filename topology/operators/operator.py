@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from penstock.kernel.nodes import Forward, Node, node_of
 
+from ..context.idle_time import IdleTimeout
 from ..context.task_context import Process, TaskContext
 
 if TYPE_CHECKING:
@@ -138,11 +139,12 @@ class Operator(ABC):
     """The work of one processor node. Subclasses are named after Kafka Streams' processors, e.g. KStreamFilter.
 
     reads_record_metadata: whether it needs a record's topic, partition and offset. stateless: whether its output
-    depends on the record alone, which makes reprocessing harmless.
+    depends on the record alone, which makes reprocessing harmless. idle_timeout: when its windows close without input.
     """
 
     reads_record_metadata: bool = False
     stateless: bool = False
+    idle_timeout: IdleTimeout | None = None
 
     @abstractmethod
     def compile(self, node: NodeContext) -> Process | Node:

@@ -402,6 +402,8 @@ class StreamTask(Task):
             run.idle.record_came(now_ms)
             return
         time_ms = run.idle.advanced(positions, self.stream_time_ms, now_ms)
+        if time_ms > self.stream_time_ms:
+            self._flush(run.compiled)  # changes in caches precede the windows' end: suppress() would send them after it
         if run.compiled.advance_time(time_ms):
             self._work += 1
             for partition in run.group.partitions:
@@ -458,13 +460,7 @@ class StreamTask(Task):
         because only a commit with offsets fails for a process that has lost its tasks: punctuations must not be
         committed then, either.
         """
-        compiled = self._running.compiled
-        waiting = compiled.waiting
-        waiting.drain()
-        self.state_manager.flush(compiled.errors.raise_flush_failure)
-        while not waiting.settled():  # records forwarded by the caches
-            waiting.drain()
-            self.state_manager.flush(compiled.errors.raise_flush_failure)
+        self._flush(self._running.compiled)
         self._committing = self._work, self._commit_requests
         offsets = self._next_offsets()
         metadata = self.processor_metadata | self._topic_marks(offsets)
@@ -476,6 +472,15 @@ class StreamTask(Task):
             )
             for partition, offset in offsets.items()
         }
+
+    def _flush(self, compiled: CompiledTopology) -> None:
+        """Forward the records that wait for functions, and the changes in the stores' caches."""
+        waiting = compiled.waiting
+        waiting.drain()
+        self.state_manager.flush(compiled.errors.raise_flush_failure)
+        while not waiting.settled():  # records forwarded by the caches
+            waiting.drain()
+            self.state_manager.flush(compiled.errors.raise_flush_failure)
 
     def _topic_marks(self, offsets: Collection[TopicPartition]) -> dict[str, int]:
         if not self.topology.stores:
