@@ -502,25 +502,31 @@ cdef class Aggregation:
     @property
     def aggregator(self):
         """aggregator(key, value, states): the states after one more record."""
-        return Adder(self)
+        return Adder(self, 0, len(self.columns))
+
+    def aggregator_of(self, Py_ssize_t start, Py_ssize_t stop):
+        """Return the aggregator of some of the columns, those of one stream of a cogroup; it leaves the other states."""
+        return Adder(self, start, stop)
 
     def subtractor(self, key, value, tuple states not None):
         """Return the states without a record that was added before."""
-        return self.updated(value, states, True)
+        return self.updated(value, states, True, 0, len(self.columns))
 
     def merger(self, key, tuple states not None, tuple later not None):
         """Return the states of two sessions, the earlier one first."""
         cdef Py_ssize_t i
         return tuple([(<Column>self.columns[i]).merged(states[i], later[i]) for i in range(len(self.columns))])
 
-    cdef tuple updated(self, value, tuple states, bint removes):
+    cdef tuple updated(self, value, tuple states, bint removes, Py_ssize_t start, Py_ssize_t stop):
         cdef Py_ssize_t i, count = len(self.columns)
         cdef tuple new = PyTuple_New(count)
         cdef Column column = None
         try:
             for i in range(count):
-                column = <Column>self.columns[i]
-                state = column.removed(states[i], value) if removes else column.added(states[i], value)
+                state = states[i]
+                if start <= i < stop:
+                    column = <Column>self.columns[i]
+                    state = column.removed(state, value) if removes else column.added(state, value)
                 Py_INCREF(state)
                 PyTuple_SET_ITEM(new, i, state)
         except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
@@ -577,10 +583,13 @@ cdef class Aggregation:
 
 @cython.final
 cdef class Adder:
-    """The aggregator of an Aggregation. Nodes know it: they call it in C, and need not read the record's key for it."""
+    """The aggregator of an Aggregation's columns from start to stop.
 
-    def __init__(self, Aggregation aggregation not None):
-        self.aggregation = aggregation
+    Nodes know it: they call it in C, and need not read the record's key for it.
+    """
+
+    def __init__(self, Aggregation aggregation not None, Py_ssize_t start, Py_ssize_t stop):
+        self.aggregation, self.start, self.stop = aggregation, start, stop
 
     def __call__(self, key, value, tuple states not None):
-        return self.aggregation.updated(value, states, False)
+        return self.aggregation.updated(value, states, False, self.start, self.stop)

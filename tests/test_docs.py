@@ -206,7 +206,7 @@ INTERNAL = {
     *(("KStream", name) for name in ("same_types", "result", "repartition_for_join")),
     ("AsyncStream", "result"),
     *(("KTable", name) for name in ("value_getter_supplier", "enable_sending_old_values")),
-    *(("CogroupedKStream", name) for name in ("kept", "build")),
+    *(("CogroupedKStream", name) for name in ("kept", "functions", "build")),
     ("GlobalKTable", "value_getter_supplier"),
     ("Suppressed", "resolve"),
     ("StoreSupplier", "require"),

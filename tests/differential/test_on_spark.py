@@ -222,13 +222,16 @@ def test_aggregates_continue_from_the_states_of_the_micro_batch_before(
     spark: Any, bootstrap_servers: str, tmp_path: Path, application_id: str, make_topic: Callable[..., str]
 ) -> None:
     pytest.importorskip("datasketches")
-    source, sink = make_topic("in"), make_topic("out")
+    source, others, sink = make_topic("in"), make_topic("visits"), make_topic("out")
     builder = StreamsBuilder()
     grouped: Any = builder.stream(source, **STRINGS).map_values(int).group_by_key()
     aggregates = {"n": agg.count(), "mean": agg.mean(), "ids": agg.distinct(), "last": agg.last()}
     for number, kept in enumerate((grouped, grouped.windowed_by(CalendarWindows("day", tz="Europe/Paris")))):
         rows = kept.aggregate(aggregates, store=f"rows-{number}").to_stream(lambda key, row, number=number: number)
         rows.to(sink, key_serde=Serdes.json(), value_serde=Serdes.json())
+    visits: Any = builder.stream(others, **STRINGS).group_by_key()
+    together = grouped.cogroup(aggregates).cogroup(visits, {"visits": agg.count()}).aggregate(store="together")
+    together.to_stream(lambda key, row: 3).to(sink, key_serde=Serdes.json(), value_serde=Serdes.json())
     full = grouped.windowed_by(CountWindows(3)).aggregate(aggregates).select_key(lambda window, row: 2)
     full.to(sink, key_serde=Serdes.json(), value_serde=Serdes.json())
     config = {"application.id": application_id, "bootstrap.servers": bootstrap_servers}
@@ -237,11 +240,12 @@ def test_aggregates_continue_from_the_states_of_the_micro_batch_before(
         for values in ("12", "6"):
             for value in values:
                 producer.produce(source, value, "k", timestamp=1_790_000_000_000)
+            producer.produce(others, "", "k", timestamp=1_790_000_000_000)
             producer.flush()
             streams.process_available()
     found = {message.key(): orjson.loads(message.value() or b"") for message in read_to_end(bootstrap_servers, sink)}
     row = {"n": 3, "mean": 3.0, "ids": 3, "last": 6}
-    assert found == {b"0": row, b"1": row, b"2": row}
+    assert found == {b"0": row, b"1": row, b"2": row, b"3": {**row, "visits": 2}}
 
 
 def test_timers_and_rows_with_a_ttl_end_in_a_later_micro_batch(
@@ -312,10 +316,6 @@ def test_wall_clock_punctuations_fire_without_records(
     assert ticks >= 3
 
 
-def test_stores_with_headers_keep_them_between_micro_batches(
-    spark: Any, bootstrap_servers: str, tmp_path: Path, application_id: str, make_topic: Callable[..., str]
-) -> None:
-    config = {
 def test_windows_close_without_records(
     spark: Any, bootstrap_servers: str, tmp_path: Path, application_id: str, make_topic: Callable[..., str]
 ) -> None:
@@ -335,6 +335,10 @@ def test_windows_close_without_records(
     assert [message.value() for message in read_to_end(bootstrap_servers, sink)] == [b"1790000000000 2"]
 
 
+def test_stores_with_headers_keep_them_between_micro_batches(
+    spark: Any, bootstrap_servers: str, tmp_path: Path, application_id: str, make_topic: Callable[..., str]
+) -> None:
+    config = {
         "application.id": application_id,
         "bootstrap.servers": bootstrap_servers,
         "headers.input": make_topic("commands"),

@@ -20,6 +20,7 @@ from penstock import (
     SessionWindows,
     StreamsBuilder,
     Suppressed,
+    TimeWindowedKStream,
     TimeWindows,
     ValueTransformerWithKey,
     Windowed,
@@ -144,3 +145,14 @@ def aggregates() -> None:
     assert_type(sessions.aggregate({"ids": agg.distinct()}), KTable[Windowed[str], dict[str, Any]])
     by_value = table.group_by(lambda key, value: (value, len(key)))
     assert_type(by_value.aggregate(agg.sum()), KTable[str, float])
+    both = grouped.cogroup({"n": agg.count()}).cogroup(text.group_by_key(), {"mean": agg.mean(len)})
+    assert_type(both, CogroupedKStream[str, dict[str, Any]])
+    assert_type(both.aggregate(store="both"), KTable[str, dict[str, Any]])
+    assert_type(both.windowed_by(TimeWindows(10)).aggregate(), KTable[Windowed[str], dict[str, Any]])
+    assert_type(both.windowed_by(SessionWindows(10)).aggregate(), KTable[Windowed[str], dict[str, Any]])
+    assert_type(hours_of(grouped).count(), KTable[Windowed[str], int])
+
+
+def hours_of(grouped: KGroupedStream[str, str]) -> TimeWindowedKStream[str, str]:
+    hour = timedelta(hours=1)
+    return grouped.windowed_by(TimeWindows(hour)).emit_strategy(EmitStrategy.ON_WINDOW_CLOSE, wall_clock=hour)

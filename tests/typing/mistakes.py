@@ -19,6 +19,7 @@ from penstock import (
     StreamsBuilder,
     TimeWindows,
     Windowed,
+    agg,
 )
 from penstock.testing import TopologyTestDriver
 
@@ -45,6 +46,8 @@ text.filter(lambda key, value: True, nmae="typo")  # type: ignore[call-arg]
 text.join(table, lambda left, right: left, nmae="typo")  # type: ignore[call-overload]
 text.group_by_key().reduce(lambda one, other: len(one))  # type: ignore[arg-type, return-value]
 text.group_by_key().windowed_by(5)  # type: ignore[call-overload]
+text.group_by_key().cogroup(lambda key, value, total: total + 1).aggregate()  # type: ignore[call-arg]
+text.group_by_key().cogroup(agg.count())  # type: ignore[call-overload]
 table.join(text, lambda left, right: left)  # type: ignore[call-overload]
 table.filter(lambda key, value: True, store=5)  # type: ignore[arg-type]
 builder.stream("in", offset_reset=5)  # type: ignore[call-overload]

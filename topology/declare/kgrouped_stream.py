@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
 from ..common.arguments import check_type
@@ -35,7 +35,7 @@ from ..stores.windows import (
 from .abstract_stream import AbstractStream
 from .agg import Aggregate
 from .aggregate_builder import AGGREGATE_NAME, REDUCE_NAME, AggregateBuilder, merger_for_reducer, reduce_initializer
-from .aggregated import functions_of
+from .aggregated import Functions, Input, cogrouped_functions, functions_of, joined_inputs
 from .count_windowed_kstream import CountWindowedKStream
 from .options import TableOptions, shows_options, table_options
 from .type_variables import VR, K, V
@@ -107,13 +107,17 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
     ) -> KTable[K, Any]:
         return self.build(name, prefix, operator, key_value_store(kept), kept, kept.key_serde)
 
-    def cogroup(self, aggregator: Callable[[K, V, VR], VR]) -> CogroupedKStream[K, VR]:
+    @overload
+    def cogroup(self, aggregator: Callable[[K, V, VR], VR]) -> CogroupedKStream[K, VR]: ...
+    @overload
+    def cogroup(self, aggregator: Mapping[str, Aggregate[Any]]) -> CogroupedKStream[K, dict[str, Any]]: ...
+    def cogroup(self, aggregator: Any) -> CogroupedKStream[K, Any]:
         """Start an aggregation of several grouped streams into one table.
 
-        aggregator(key, value, aggregate) -> aggregate is called for this stream's records.
+        aggregator(key, value, aggregate) -> aggregate is called for this stream's records. Or a dict of aggregates of
+        ``penstock.agg``, by the names of their results in the rows of the table. Raises TopologyError for other dicts.
         """
-
-        cogrouped: CogroupedKStream[K, VR] = CogroupedKStream(self.builder)
+        cogrouped: CogroupedKStream[K, Any] = CogroupedKStream(self.builder)
         return cogrouped.cogroup(self, aggregator)
 
     @overload
@@ -168,6 +172,7 @@ class _WindowedKStream(Generic[K, V, W]):
         self._grouped = grouped
         self._windows = windows
         self._emit = EmitStrategy.ON_WINDOW_UPDATE
+        self._idle_timeout: IdleTimeout | None = None
 
     def emit_strategy(self, strategy: EmitStrategy, *, wall_clock: Duration | None = None) -> Self:
         """Set when results are emitted: with each update, or once when the window closes (KIP-825).
@@ -176,17 +181,16 @@ class _WindowedKStream(Generic[K, V, W]):
         close, and for a wall_clock below a millisecond or with ON_WINDOW_UPDATE.
         """
         check_type(strategy, EmitStrategy, "The argument of emit_strategy()", "an EmitStrategy")
-        self._idle_timeout: IdleTimeout | None = None
         if strategy is EmitStrategy.ON_WINDOW_CLOSE and isinstance(self._windows, UnlimitedWindows):
             raise TopologyError("ON_WINDOW_CLOSE cannot be used with UnlimitedWindows: they never close")
+        if strategy is EmitStrategy.ON_WINDOW_UPDATE and wall_clock is not None:
+            raise TopologyError("emit_strategy(): wall_clock= is for ON_WINDOW_CLOSE")
         self._emit = strategy
+        self._idle_timeout = None if wall_clock is None else IdleTimeout(wall_clock)
         return self
 
 
-        if strategy is EmitStrategy.ON_WINDOW_UPDATE and wall_clock is not None:
-            raise TopologyError("emit_strategy(): wall_clock= is for ON_WINDOW_CLOSE")
 class TimeWindowedKStream(_WindowedKStream[K, V, Windows | SlidingWindows]):
-        self._idle_timeout = None if wall_clock is None else IdleTimeout(wall_clock)
     """A stream grouped by key and tumbling, hopping, sliding or unlimited window (Kafka Streams: TimeWindowedKStream).
 
     Options as in KGroupedStream. The keys of the resulting tables are Windowed.
@@ -238,11 +242,11 @@ class TimeWindowedKStream(_WindowedKStream[K, V, Windows | SlidingWindows]):
     ) -> KTable[Windowed[K], Any]:
         store = window_store(kept, self._windows, self._emit)
         operator = window_operator(self._windows, kept.store_name, self._emit, initializer, aggregator)
+        operator.idle_timeout = self._idle_timeout
         serde = windowed_serde(kept.key_serde, self._windows)
         return self._grouped.build(name, prefix, operator, store, kept, serde)
 
 
-        operator.idle_timeout = self._idle_timeout
 class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     """A stream grouped by key and session (Kafka Streams: SessionWindowedKStream). Options as in KGroupedStream."""
 
@@ -305,35 +309,61 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
         operator = KStreamSessionWindowAggregate(
             self._windows, kept.store_name, self._emit, initializer, aggregator, merger
         )
+        operator.idle_timeout = self._idle_timeout
         return self._grouped.build(name, prefix, operator, store, kept, SessionWindowedSerde(kept.key_serde))
 
 
 class CogroupedKStream(Generic[K, VR]):
-        operator.idle_timeout = self._idle_timeout
     """Grouped streams, each with an aggregator (Kafka Streams: CogroupedKStream); see KGroupedStream.cogroup."""
 
     def __init__(self, builder: InternalStreamsBuilder) -> None:
         self.builder = builder
-        self._inputs: dict[KGroupedStream[Any, Any], Aggregator] = {}
+        self._inputs: dict[KGroupedStream[Any, Any], Input] = {}
         self._parents: dict[KGroupedStream[Any, Any], AbstractStream] = {}
 
-    def cogroup(self, grouped: KGroupedStream[K, V], aggregator: Callable[[K, V, VR], VR]) -> CogroupedKStream[K, VR]:
-        """Add a grouped stream with its aggregator(key, value, aggregate) -> aggregate."""
+    @overload
+    def cogroup(
+        self, grouped: KGroupedStream[K, V], aggregator: Callable[[K, V, VR], VR]
+    ) -> CogroupedKStream[K, VR]: ...
+    @overload
+    def cogroup(
+        self, grouped: KGroupedStream[K, Any], aggregator: Mapping[str, Aggregate[Any]]
+    ) -> CogroupedKStream[K, dict[str, Any]]: ...
+    def cogroup(self, grouped: KGroupedStream[K, Any], aggregator: Any) -> CogroupedKStream[K, Any]:
+        """Add a grouped stream with its aggregator(key, value, aggregate) -> aggregate, or with its aggregates.
+
+        All streams have functions, or all have aggregates. Raises TopologyError if not, and for a name of another
+        aggregate.
+        """
         check_type(grouped, KGroupedStream, "The argument of cogroup()", "a KGroupedStream: group it first")
-        self._inputs[grouped] = aggregator
+        self._inputs[grouped] = joined_inputs(self._inputs, grouped, aggregator)
         return self
 
+    @overload
+    def aggregate(self, initializer: Callable[[], VR], **options: Unpack[TableOptions]) -> KTable[K, VR]: ...
+    @overload
+    def aggregate(
+        self: CogroupedKStream[K, dict[str, Any]], **options: Unpack[TableOptions]
+    ) -> KTable[K, dict[str, Any]]: ...
     @shows_options(TableOptions)
-    def aggregate(self, initializer: Callable[[], VR], **options: Unpack[TableOptions]) -> KTable[K, VR]:
-        """Aggregate all streams into one table, from initializer() for each key. Options as in KGroupedStream."""
+    def aggregate(
+        self, initializer: Callable[[], Any] | None = None, **options: Unpack[TableOptions]
+    ) -> KTable[K, Any]:
+        """Aggregate all streams into one table, from initializer() for each key; aggregates need none.
+
+        Options as in KGroupedStream. Raises TopologyError without an initializer of functions, or with one of
+        aggregates.
+        """
         name, kept = self.kept(options)
-        return self.build(
+        functions, aggregators = self.functions(kept, initializer)
+        states = self.build(
             name,
             kept,
             key_value_store(kept),
-            lambda aggregator: KStreamAggregate(kept.store_name, initializer, aggregator),
+            [KStreamAggregate(kept.store_name, functions.initializer, aggregator) for aggregator in aggregators],
             kept.key_serde,
         )
+        return functions.table(states, name)
 
     @overload
     def windowed_by(self, windows: SessionWindows) -> SessionWindowedCogroupedKStream[K, VR]: ...
@@ -356,29 +386,33 @@ class CogroupedKStream(Generic[K, VR]):
         keys = next((grouped.key_serde for grouped in self._inputs if grouped.key_serde is not None), None)
         return name, MaterializedInternal(given, self.builder, COGROUP_AGGREGATE_NAME, key_serde=keys)
 
+    def functions(
+        self, kept: MaterializedInternal, initializer: object, **others: Any
+    ) -> tuple[Functions, list[Aggregator]]:
+        """Return the functions of all streams, and the aggregator of each; internal. See cogrouped_functions."""
+        return cogrouped_functions(kept, list(self._inputs.values()), initializer, **others)
+
     def build(
         self,
         name: str | None,
         kept: MaterializedInternal,
         store: StoreFactory,
-        operator_for: Callable[[Aggregator], TableOperator],
+        operators: Sequence[TableOperator],
         key_serde: Serde[Any] | None,
     ) -> KTable[Any, VR]:
-        """Attach an aggregation to each stream and merge them; internal."""
+        """Attach its aggregation to each stream and merge them; internal."""
         from .ktable import kept_table
 
         named = Named(name)
         self._repartition(store)
-        operators, nodes = [], []
-        for number, (grouped, aggregator) in enumerate(self._inputs.items()):
-            operator = operator_for(aggregator)
+        nodes = []
+        for number, (grouped, operator) in enumerate(zip(self._inputs, operators, strict=True)):
             node_name = named.suffix_or_generate(f"-cogroup-agg-{number}", self.builder, COGROUP_AGGREGATE_NAME)
             # The first node adds the store, the others are connected to it.
             node = ProcessorGraphNode(node_name, operator, [store.name] if number else [], [] if number else [store])
             # None for windowed ones, as in Kafka Streams: after a versioned table they count as versioned.
             node.output_versioned = kept.versioned if key_serde is kept.key_serde else None
             self.builder.add_graph_node(self._parents[grouped].graph_node, node)
-            operators.append(operator)
             nodes.append(node)
         merge_name = named.suffix_or_generate("-cogroup-merge", self.builder, COGROUP_MERGE_NAME)
         merge = KTablePassThrough(operators, store.name)
@@ -412,18 +446,31 @@ class TimeWindowedCogroupedKStream(Generic[K, VR]):
         self._cogrouped = cogrouped
         self._windows = windows
 
+    @overload
+    def aggregate(self, initializer: Callable[[], VR], **options: Unpack[TableOptions]) -> KTable[Windowed[K], VR]: ...
+    @overload
+    def aggregate(
+        self: TimeWindowedCogroupedKStream[K, dict[str, Any]], **options: Unpack[TableOptions]
+    ) -> KTable[Windowed[K], dict[str, Any]]: ...
     @shows_options(TableOptions)
-    def aggregate(self, initializer: Callable[[], VR], **options: Unpack[TableOptions]) -> KTable[Windowed[K], VR]:
-        """Aggregate all streams into one table per key and window, from initializer(). Options as in KGroupedStream."""
+    def aggregate(
+        self, initializer: Callable[[], Any] | None = None, **options: Unpack[TableOptions]
+    ) -> KTable[Windowed[K], Any]:
+        """Aggregate all streams into one table per key and window, from initializer(); aggregates need none.
+
+        Options as in KGroupedStream. Raises TopologyError as CogroupedKStream.aggregate does.
+        """
         name, kept = self._cogrouped.kept(options)
+        functions, aggregators = self._cogrouped.functions(kept, initializer)
         windows, emit = self._windows, EmitStrategy.ON_WINDOW_UPDATE
-        return self._cogrouped.build(
+        states = self._cogrouped.build(
             name,
             kept,
             window_store(kept, windows, emit),
-            lambda aggregator: window_operator(windows, kept.store_name, emit, initializer, aggregator),
+            [window_operator(windows, kept.store_name, emit, functions.initializer, each) for each in aggregators],
             windowed_serde(kept.key_serde, windows),
         )
+        return functions.table(states, name)
 
 
 class SessionWindowedCogroupedKStream(Generic[K, VR]):
@@ -433,22 +480,39 @@ class SessionWindowedCogroupedKStream(Generic[K, VR]):
         self._cogrouped = cogrouped
         self._windows = windows
 
-    @shows_options(TableOptions)
+    @overload
     def aggregate(
         self, initializer: Callable[[], VR], session_merger: Callable[[K, VR, VR], VR], **options: Unpack[TableOptions]
-    ) -> KTable[Windowed[K], VR]:
+    ) -> KTable[Windowed[K], VR]: ...
+    @overload
+    def aggregate(
+        self: SessionWindowedCogroupedKStream[K, dict[str, Any]], **options: Unpack[TableOptions]
+    ) -> KTable[Windowed[K], dict[str, Any]]: ...
+    @shows_options(TableOptions)
+    def aggregate(
+        self,
+        initializer: Callable[[], Any] | None = None,
+        session_merger: Callable[[Any, Any, Any], Any] | None = None,
+        **options: Unpack[TableOptions],
+    ) -> KTable[Windowed[K], Any]:
         """Aggregate all streams into one table per key and session, from initializer().
 
-        session_merger(key, one, other) -> aggregate merges two sessions that a record connects.
+        session_merger(key, one, other) -> aggregate merges two sessions that a record connects. Aggregates need
+        neither. Raises TopologyError as CogroupedKStream.aggregate does.
         """
         name, kept = self._cogrouped.kept(options)
+        functions, aggregators = self._cogrouped.functions(kept, initializer, merger=session_merger)
         windows, emit = self._windows, EmitStrategy.ON_WINDOW_UPDATE
-        return self._cogrouped.build(
+        states = self._cogrouped.build(
             name,
             kept,
             session_store(kept, windows, emit),
-            lambda aggregator: KStreamSessionWindowAggregate(
-                windows, kept.store_name, emit, initializer, aggregator, session_merger
-            ),
+            [
+                KStreamSessionWindowAggregate(
+                    windows, kept.store_name, emit, functions.initializer, each, functions.merger
+                )
+                for each in aggregators
+            ],
             SessionWindowedSerde(kept.key_serde),
         )
+        return functions.table(states, name)
