@@ -20,7 +20,6 @@ class SubscriptionSend(ChangeNode):
         hash_bytes: Callable[[bytes], bytes],
         serde: object,
         subscribe: Callable[..., object],
-        refuse: Callable[[], NoReturn],
         dropped: Callable[[str], None],
         skips_older: bool,
     ) -> None: ...

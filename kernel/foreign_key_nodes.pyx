@@ -37,20 +37,19 @@ cdef class SubscriptionSend(ChangeNode):
 
     extract(value), or (key, value) with with_key: a foreign key. to_bytes: of foreign keys. asks: the instruction where
     the foreign key stays. steps_for(old foreign key, new one, whether there is a row): for all other changes. hash_of(value),
-    hash_bytes(its bytes as serde writes them). subscribe(hash, instruction, key, partition). refuse(): raises for a record
-    of no topic. skips_older, dropped: as in other nodes.
+    hash_bytes(its bytes as serde writes them). subscribe(hash, instruction, key). skips_older, dropped: as in other nodes.
     """
 
-    cdef object extract, to_bytes, asks, steps_for, hash_of, hash_bytes, serde, subscribe, refuse, dropped
+    cdef object extract, to_bytes, asks, steps_for, hash_of, hash_bytes, serde, subscribe, dropped
     cdef bint with_key, skips_older
 
     def __init__(self, task, name, child, extract, bint with_key, to_bytes, asks, steps_for, hash_of, hash_bytes, serde,
-                 subscribe, refuse, dropped, bint skips_older):
+                 subscribe, dropped, bint skips_older):
         Node.__init__(self, task, name, child)
         self.extract, self.with_key, self.to_bytes = extract, with_key, to_bytes
         self.asks, self.steps_for = asks, steps_for
         self.hash_of, self.hash_bytes, self.serde = hash_of, hash_bytes, serde
-        self.subscribe, self.refuse, self.dropped, self.skips_older = subscribe, refuse, dropped, skips_older
+        self.subscribe, self.dropped, self.skips_older = subscribe, dropped, skips_older
 
     cdef object foreign_key(self, key, value):
         if value is None:
@@ -73,10 +72,9 @@ cdef class SubscriptionSend(ChangeNode):
         steps = ((after, self.asks),) if stays else self.steps_for(before, after, new is not None)
         if not steps:
             return 0
-        partition = self.refuse() if task.message is None else task.message.partition()
         value_hash = None if new is None else self.hash_of(new) if data is None else self.hash_bytes(data)
         for foreign_key, instruction in steps:
-            deliver(self.child, foreign_key, self.subscribe(value_hash, instruction, key, partition), timestamp, headers)
+            deliver(self.child, foreign_key, self.subscribe(value_hash, instruction, key), timestamp, headers)
             task.at = self.name
         return 0
 

@@ -106,6 +106,23 @@ def keeper(ttl: Any, in_memory: bool = False) -> Topology:
     return builder.build()
 
 
+@pytest.mark.parametrize("clock", [Punctuation.STREAM_TIME, WALL])
+@pytest.mark.parametrize("left", [False, True])
+def test_foreign_key_joins_behind_it_see_the_deletion(clock: Punctuation, left: bool) -> None:
+    builder = StreamsBuilder()
+    users = builder.table("users", **TEXTS, store=Materialized("users", ttl=Ttl(100, clock)))
+    cities = builder.table("cities", **TEXTS)
+    join = users.left_join if left else users.join
+    join(cities, "{} {}".format, foreign_key=lambda city: city).to_stream().to("out", **TEXTS)
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("cities", Serdes.string(), Serdes.string()).pipe_input("Oslo", "NO", 0)
+        topic = driver.create_input_topic("users", Serdes.string(), Serdes.string())
+        topic.pipe_input("ann", "Oslo", 0)
+        driver.advance_wall_clock_time(timedelta(milliseconds=100))
+        topic.pipe_input("bob", "Oslo", 100)
+        assert [pair[:2] for pair in output(driver)] == [("ann", "Oslo NO"), ("ann", None), ("bob", "Oslo NO")]
+
+
 def test_a_row_ends_by_the_wall_clock_without_records() -> None:
     with TopologyTestDriver(keeper(Ttl(timedelta(seconds=1), WALL))) as driver:
         topic = driver.create_input_topic("in", Serdes.string(), Serdes.string())

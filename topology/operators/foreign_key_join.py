@@ -56,8 +56,6 @@ class SubscriptionSendProcessor(Operator):
     foreign_key_extractor(value), or (key, value) with with_key; a row for which it returns None joins nothing.
     """
 
-    reads_record_metadata = True
-
     foreign_key_extractor: Callable[..., object]
     foreign_key_topic: str
     value_hash_topic: str
@@ -70,8 +68,9 @@ class SubscriptionSendProcessor(Operator):
     @override
     def compile(self, node: NodeContext) -> Node:
         version = self._version(node)
+        partition = node.task.task_id.partition  # that of each left row, also of one that ends without a record
 
-        def subscribe(value_hash: bytes | None, instruction: Instruction, key: object, partition: int) -> Any:
+        def subscribe(value_hash: bytes | None, instruction: Instruction, key: object) -> Any:
             return _new(SubscriptionWrapper, (value_hash, instruction, key, partition, version))
 
         return SubscriptionSend(
@@ -87,7 +86,6 @@ class SubscriptionSendProcessor(Operator):
             hash128,
             _left_serde(node, self.value_serde),
             subscribe,
-            _punctuation_refusal(node.name),
             node.dropped,
             self.use_versioned_semantics,
         )
@@ -164,13 +162,6 @@ class SubscriptionReceiveProcessor(Operator):
             _refusal("SubscriptionWrapper", node.name),
             node.dropped,
         )
-
-
-def _punctuation_refusal(name: str) -> Callable[[], NoReturn]:
-    def refuse() -> NoReturn:
-        raise StreamsError(f"{name}: a foreign-key join needs records from a topic, not from a punctuation")
-
-    return refuse
 
 
 def _refusal(message: str, name: str) -> Callable[[int], NoReturn]:
