@@ -7,6 +7,7 @@ import selectors
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,15 @@ class Clock:
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
+
+
+@dataclass
+class IdlePart:
+    """A sub-topology with an idle timeout, in a task of all. names: of its nodes. stream_time_ms: -1 before records."""
+
+    names: frozenset[str]
+    idle: IdleTime
+    stream_time_ms: int = -1
 
 
 class DriverOutput:
@@ -99,9 +109,10 @@ class DriverTask(TaskContext):
             self.stores[name] = build_store(builder, self, directory, cache)
         self.restore()
         self.compiled: CompiledTopology = compile_topology(topology, self)
-        self._idle: IdleTime | None = None
-        if topology.idle_timeout is not None:  # there are no others to follow
-            self._idle = IdleTime(topology.idle_timeout, clock.now_ms, lambda: None)
+        self._idle_parts = [
+            IdlePart(names, IdleTime(timeout, clock.now_ms, lambda: None))  # there are no others to follow
+            for names, timeout in topology.idle_parts
+        ]
         self.compiled.init()
 
     def restore(self) -> None:
@@ -152,8 +163,10 @@ class DriverTask(TaskContext):
             source.process_stamped((record,))
         else:
             source.process_batch((record.message,))  # the loop that stream threads run
-        if self._idle is not None:
-            self._idle.record_came(self._clock.now_ms)
+        for part in self._idle_parts:
+            if source.name in part.names:
+                part.idle.record_came(self._clock.now_ms)
+                part.stream_time_ms = max(part.stream_time_ms, record.timestamp)
         self.compiled.waiting.drain_calls()
         self._punctuate_stream_time()
         self.commit()
@@ -179,9 +192,11 @@ class DriverTask(TaskContext):
 
     def punctuate_wall_clock(self) -> None:
         """Run the punctuations that are due by wall clock, and commit. Stream time may advance without records."""
-        if self._idle is not None:
-            time_ms = self._idle.advanced(self.stream_time_ms, self._clock.now_ms)
-            if self.compiled.advance_time(time_ms):
+        for part in self._idle_parts:
+            time_ms = part.idle.advanced(part.stream_time_ms, self._clock.now_ms)
+            if time_ms > part.stream_time_ms:
+                part.stream_time_ms = time_ms
+                self.compiled.advance_time(time_ms, part.names)
                 self._punctuate_stream_time()
         self.timers.fire(Punctuation.WALL_CLOCK_TIME, self._clock.now_ms)
         self._punctuations[Punctuation.WALL_CLOCK_TIME].maybe_punctuate(self._clock.now_ms)

@@ -141,7 +141,9 @@ class SparkTask(TaskContext):
         if has_records:
             self._idle.record_came(now_ms)
             return
-        if self.compiled.advance_time(self._idle.advanced(self.stream_time_ms, now_ms)):
+        time_ms = self._idle.advanced(self.stream_time_ms, now_ms)
+        if time_ms > self.stream_time_ms:
+            self.compiled.advance_time(time_ms)
             self._punctuate_stream_time()
 
     def _process_one(self, source: CompiledSource, messages: Sequence[Message]) -> None:

@@ -195,6 +195,29 @@ def test_rows_with_a_ttl_end() -> None:
         assert driver.get_key_value_store("counts").get("a") is None
 
 
+@pytest.mark.parametrize("topic", ["in", "repartitioned"])
+def test_in_a_test_each_sub_topology_has_its_own_timeout(topic: str) -> None:
+    """As in stream threads, where they are tasks."""
+    builder = StreamsBuilder()
+    idle = builder.stream("in", **TEXTS, idle_timeout=timedelta(seconds=5))
+    if topic == "repartitioned":
+        idle = idle.select_key(lambda key, value: value).repartition(**TEXTS)
+    suppressed(builder, idle).to("out")
+    suppressed(builder, builder.stream("other", **TEXTS)).to("others")
+    with TopologyTestDriver(builder.build()) as driver:
+        first, other = (driver.create_input_topic(name, Serdes.string(), Serdes.string()) for name in ("in", "other"))
+        first.pipe_input("a", "x", 100_000)
+        for _ in range(10):
+            other.pipe_input("a", "x", 500_000)
+            driver.advance_wall_clock_time(timedelta(seconds=3))
+        assert results(driver) == 1
+        driver.advance_wall_clock_time(timedelta(hours=1))
+        assert not driver.create_output_topic("others", Serdes.bytes(), Serdes.bytes()).read_records_to_list()
+        first.pipe_input("a", "x", 100_000)
+        driver.advance_wall_clock_time(timedelta(hours=1))
+        assert results(driver) == 0
+
+
 def idle_timeouts(declare: Callable[[StreamsBuilder], Any]) -> list[int | None]:
     """Return the idle timeouts of the sub-topologies, in ms."""
     builder = StreamsBuilder()

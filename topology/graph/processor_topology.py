@@ -118,6 +118,8 @@ class ProcessorTopology:
     reprocess_on_restore: frozenset[str] = frozenset()
     #: When stream time advances without records; None unless each source or a windowed operator has an idle timeout.
     idle_timeout: IdleTimeout | None = None
+    #: The nodes and the idle timeout of each part that has one, if this is a topology of several sub-topologies.
+    idle_parts: tuple[tuple[frozenset[str], IdleTimeout], ...] = ()
 
     @property
     def source_topics(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..common.java_collections import hash_map_order
@@ -187,6 +188,10 @@ def build_whole_topology(
     known_topics: frozenset[str] = frozenset(),
 ) -> ProcessorTopology:
     """Return all sub-topologies that have tasks as one, in the order of declaration; run by a single task in tests."""
-    groups = builder.node_groups().values()
-    global_names = {name for names in groups if builder.is_global_group(names) for name in names}
-    return _build(builder, 0, [name for name in builder.nodes if name not in global_names], config, known_topics)
+    groups = [names for names in builder.node_groups().values() if not builder.is_global_group(names)]
+    own_names = {name for names in groups for name in names}
+    whole = _build(builder, 0, [name for name in builder.nodes if name in own_names], config, known_topics)
+    timeouts = ((frozenset(names), _idle_timeout(builder, names)) for names in groups)
+    return replace(
+        whole, idle_timeout=None, idle_parts=tuple((names, found) for names, found in timeouts if found is not None)
+    )

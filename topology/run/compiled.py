@@ -5,7 +5,7 @@ Children are compiled before their parents, each node once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -93,19 +93,17 @@ class CompiledTopology:
                 except BaseException as error:  # noqa: BLE001 - raised with the operator's name
                     self.errors.raise_flush_failure(name, error)
 
-    def advance_time(self, time_ms: int) -> bool:
+    def advance_time(self, time_ms: int, names: Container[str] | None = None) -> None:
         """Advance the stream time of the task and its operators, in topology order, without a record.
 
-        Returns whether time_ms was later than that.
+        names: of the nodes of one sub-topology, by default all nodes.
         """
         task = self.errors.task
-        if time_ms <= task.stream_time_ms:
-            return False
-        task.stream_time_ms = time_ms
+        task.stream_time_ms = max(task.stream_time_ms, time_ms)
         for node in self._nodes:
-            for advance in node.time_listeners:
-                node.punctuated(advance, time_ms)
-        return True
+            if names is None or node.name in names:
+                for advance in node.time_listeners:
+                    node.punctuated(advance, time_ms)
 
     def memories(self) -> list[object]:
         """Return the operators' state outside of stores, in topology order; see NodeContext.remembers."""

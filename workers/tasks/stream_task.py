@@ -404,7 +404,7 @@ class StreamTask(Task):
         time_ms = run.idle.advanced(positions, self.stream_time_ms, now_ms)
         if time_ms > self.stream_time_ms:
             self._flush(run.compiled)  # changes in caches precede the windows' end: suppress() would send them after it
-        if run.compiled.advance_time(time_ms):
+            run.compiled.advance_time(time_ms)
             self._work += 1
             for partition in run.group.partitions:
                 run.group.set_partition_time(partition, time_ms)
