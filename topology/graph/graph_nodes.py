@@ -193,7 +193,8 @@ class TableSourceNode(GraphNode):
         topology.add_processor(self.node_name, self.operator, [self.source_name])
         if self.operator.materialized:
             topology.add_state_store(self.store, [self.node_name])
-            if self.reuse_source_topic_for_changelog:
+            # The topic does not say which rows a ttl has ended: they would return when the store is restored.
+            if self.reuse_source_topic_for_changelog and self.store.builder.ttl is None:
                 topology.connect_source_store_and_topic(self.store.name, self.topic)
 
 
