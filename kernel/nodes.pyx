@@ -649,7 +649,8 @@ cdef class Source(Node):
     cdef int fire(self, message, int64_t timestamp, headers) except -1:
         """Fire what is due before a record."""
         cdef RecordContext task = self.task
-        task.on_due()
+        if task.on_due is not None:  # it is without timers, whose due_ms a record with the highest timestamp reaches
+            task.on_due()
         task.at, task.message, task.timestamp, task.headers = self.name, message, timestamp, headers
         return 0
 

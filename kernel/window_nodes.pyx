@@ -227,11 +227,11 @@ cdef class CalendarWindows(TimeWindows):
 
     cpdef object starts(self, int64_t timestamp):
         """As for TimeWindows."""
+        if not self.known or not self.first_ms <= timestamp < self.end_ms:
+            start, end = self.window_of(timestamp)  # it may raise: then the record has no effect on later ones
+            self.first_ms, self.end_ms, self.known = start, end, (start,)
         if timestamp > self.stream_time:
             self.stream_time = timestamp
-        if not self.known or not self.first_ms <= timestamp < self.end_ms:
-            start, end = self.window_of(timestamp)
-            self.first_ms, self.end_ms, self.known = start, end, (start,)
         return self.known if self.end_ms > self.stream_time - self.grace_ms else (None,)
 
     cpdef int64_t end(self, int64_t start) except? -1:

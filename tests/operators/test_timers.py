@@ -69,6 +69,20 @@ def test_timers_fire_in_order_before_the_record_that_reaches_their_time() -> Non
         assert fired(driver) == []
 
 
+def test_a_record_may_have_the_highest_timestamp() -> None:
+    """It is the time at which nothing is due, with and without stores of timers."""
+    highest = 2**63 - 1
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXTS).to("out", **TEXTS)
+    for topology, found in ((builder.build(), [("a", "-")]), (alarms(), [("b", "fired 30"), ("a", "record -")])):
+        with TopologyTestDriver(topology) as driver:
+            topic = driver.create_input_topic("in", Serdes.string(), Serdes.string())
+            topic.pipe_input("b", "stream 30", 0)
+            fired(driver)
+            topic.pipe_input("a", "-", highest)
+            assert fired(driver) == found
+
+
 def test_a_batch_gives_what_single_records_give() -> None:
     with TopologyTestDriver(alarms()) as driver:
         topic = driver.create_input_topic("in", Serdes.string(), Serdes.string())

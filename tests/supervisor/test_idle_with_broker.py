@@ -45,6 +45,15 @@ class Application:
         producer.produce(self.source, value, "k", partition=partition, timestamp=timestamp)
         assert producer.flush(30) == 0
 
+    def abort(self, partition: int) -> None:
+        """Write a record in a transaction that is aborted: the partition ends with what no application reads."""
+        producer = Producer({"bootstrap.servers": self.servers, "transactional.id": self.source})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce(self.source, "aborted", "k", partition=partition, timestamp=900_000)
+        assert producer.flush(30) == 0
+        producer.abort_transaction(30)
+
     def results(self) -> list[str]:
         return sorted((message.value() or b"").decode() for message in read_to_end(self.servers, self.sink))
 
@@ -63,6 +72,17 @@ def test_windows_close_without_another_record(application: Application, given_to
         application.produce(0, "a", 100_000)
         application.produce(1, "b", 200_000)
         eventually(lambda: application.results() == ["100000 1", "200000 1"], "both windows close")
+
+
+def test_ends_of_transactions_are_not_records(application: Application) -> None:
+    """The repartition topic ends with a marker, the input with an aborted record, too."""
+    application.config["processing.guarantee"] = "exactly_once_v2"
+    with application.streams(timedelta(seconds=1)) as streams:
+        streams.start()
+        for partition, value in ((0, "a"), (1, "b")):
+            application.produce(partition, value, 100_000)
+            application.abort(partition)
+        eventually(lambda: application.results() == ["100000 1"] * 2, "both windows close")
 
 
 def test_a_quiet_partition_follows_the_others(application: Application) -> None:

@@ -117,6 +117,7 @@ def test_the_kernels_windows_match_their_declaration(zone: str, grace: int, step
         (("hour",), "those of a day, week, month, year; got 'hour'"),
         (("day", "Europe/Atlantis"), "There is no time zone 'Europe/Atlantis'"),
         (("day", "../etc"), "There is no time zone"),
+        (("day", None), "There is no time zone None"),
         (("day", "UTC", -1), "must not be negative"),
     ],
 )
@@ -193,6 +194,20 @@ def test_a_late_record_is_dropped_once_its_day_and_the_grace_are_over(cache: int
     with run(builder, cache) as driver:
         assert list(driver.get_window_store("store").all()) == [(LONG_DAY, 3), (NEXT_DAY, 10)]
         assert list(driver.dropped_records().values()) == [1]
+
+
+@pytest.mark.parametrize("unit", ["day", "week", "month", "year"])
+@pytest.mark.parametrize("timestamp", [1_790_000_000_000_000, 2**63 - 1, 253_402_300_799_000])
+def test_a_time_after_the_calendars_end_is_an_error_of_its_record_alone(unit: str, timestamp: int) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").group_by_key().windowed_by(CalendarWindows(unit, PARIS)).count(store="store")
+    with pytest.raises(ValueError, match=f"The window of {timestamp} ms since 1970 is after the year 9999"):
+        CalendarWindows(unit, PARIS).window_of(timestamp)
+    with TopologyTestDriver(builder.build(), {"processing.exception.handler": "continue"}) as driver:
+        topic = driver.create_input_topic("in")
+        for at in (timestamp, ms(2026, 10, 25)):
+            topic.pipe_input("k", 1, at)
+        assert [count for _, count in driver.get_window_store("store").all()] == [1]
 
 
 @pytest.mark.parametrize("cache", [0, 10_485_760])

@@ -124,7 +124,7 @@ class CalendarWindows(Windows):
             raise TopologyError(f"CalendarWindows are those of a {', '.join(_CALENDAR)}; got {unit!r}")
         try:
             zone = tz if isinstance(tz, ZoneInfo) else ZoneInfo(tz)
-        except (ZoneInfoNotFoundError, ValueError) as error:
+        except (ZoneInfoNotFoundError, ValueError, TypeError) as error:
             raise TopologyError(
                 f"There is no time zone {tz!r}: use a name such as Europe/Paris, and install the package tzdata if the "
                 "system has no time zones"
@@ -143,13 +143,16 @@ class CalendarWindows(Windows):
         return {window.start: window}
 
     def window_of(self, timestamp: int) -> Window:
-        """Return the window that holds a timestamp (ms)."""
+        """Return the window that holds a timestamp (ms). Raises ValueError if it does not end by the year 9999."""
         _, first_of, next_of = _CALENDAR[self.unit]
-        first = first_of((_EPOCH + timestamp * _MILLISECOND).astimezone(self.tz).date())
-        end_day = next_of(first)
-        start, end = _midnight(first, self.tz), _midnight(end_day, self.tz)
-        if timestamp >= end:  # clocks were set back to the day before, whose window had ended
-            start, end = end, _midnight(next_of(end_day), self.tz)
+        try:
+            first = first_of((_EPOCH + timestamp * _MILLISECOND).astimezone(self.tz).date())
+            end_day = next_of(first)
+            start, end = _midnight(first, self.tz), _midnight(end_day, self.tz)
+            if timestamp >= end:  # clocks were set back to the day before, whose window had ended
+                start, end = end, _midnight(next_of(end_day), self.tz)
+        except (OverflowError, ValueError) as error:
+            raise ValueError(f"The window of {timestamp} ms since 1970 is after the year 9999, where calendars end") from error
         return Window(max(start, 0), end)  # as in Kafka Streams, no window starts before 1970
 
     def window_end(self, start: int) -> int:
