@@ -122,6 +122,7 @@ class SparkTask(TaskContext):
         for topic in batches:
             if topic not in self.compiled.sources:
                 raise StreamsError(f"Task {self.task_id} got records of {topic}, which it does not read")
+        self.timers.fire(Punctuation.WALL_CLOCK_TIME, self._wall_clock_ms())  # due since the last micro-batch
         if len(batches) > 1:
             self._process_merged(batches)
         else:

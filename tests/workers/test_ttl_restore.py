@@ -1,15 +1,17 @@
-"""A table with a ttl in a stream thread that restores it from its changelog."""
+"""Tables with a ttl in stream threads that stop and start again."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from penstock import Materialized, Serdes, StreamsBuilder
+from penstock import Materialized, Punctuation, Serdes, StreamsBuilder, Ttl
 from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
 from tests.workers.counting import IN, OUT
 from tests.workers.thread_stage import Application, Thread
 
@@ -50,3 +52,22 @@ def put(cluster: DirectKafka, thread: Thread, user: str, at: int) -> None:
 
 def counts(cluster: DirectKafka) -> list[bytes | None]:
     return [message.value() for message in cluster.records(OUT)]
+
+
+def test_a_row_that_has_ended_during_a_pause_is_not_read(
+    cluster: DirectKafka, application: Callable[..., Application], clock: ManualClock
+) -> None:
+    for topic in (IN, OUT):
+        cluster.create_topic(topic, 1)
+    builder = StreamsBuilder()
+    ttl = Ttl(timedelta(hours=8), Punctuation.WALL_CLOCK_TIME)
+    visits = builder.stream(IN, **TEXTS).group_by_key().count(store=Materialized("visits", ttl=ttl))
+    visits.to_stream().map_values(str).to(OUT, **TEXTS)
+    app = application(builder.build())
+    thread = app.thread().until_running()
+    put(cluster, thread, "ann", 0)
+    thread.close()
+    clock.advance(24 * 3_600_000)
+    cluster.append(IN, 0, b"ann", b"Oslo", 1)
+    app.thread().until_idle().commit()
+    assert counts(cluster) == [b"1", b"None", b"1"]
