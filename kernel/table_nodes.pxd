@@ -52,7 +52,7 @@ cdef class StoredRows(Rows):
 
 cdef class PythonRows(Rows):
     cdef object get, update, as_read
-    cdef bint wants_old
+    cdef bint wants_old, sends_initial
 
     cdef int aggregate_in(self, row_key, initializer, aggregator, key, value, int64_t timestamp, headers) except -1
 

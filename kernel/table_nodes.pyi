@@ -54,6 +54,7 @@ class PythonRows(Rows):
         update: Callable[..., None],
         as_read: Callable[[Any], Any],
         wants_old: bool,
+        sends_initial: bool = True,
     ) -> None: ...
 
 @final

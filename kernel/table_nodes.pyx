@@ -261,11 +261,13 @@ cdef class PythonRows(Rows):
 
     get(key): a row, which is the caller's own. update(key, new, old, row's timestamp, timestamp, headers): puts a value and
     passes the change on. as_read(value): a copy, as the store reads it back. wants_old: whether update needs old values.
+    sends_initial: whether the old value of a new aggregate is the initializer's, as in Kafka Streams without a cache.
     """
 
-    def __init__(self, RecordContext task not None, get, update, as_read, bint wants_old):
+    def __init__(self, RecordContext task not None, get, update, as_read, bint wants_old, bint sends_initial=True):
         self.task = task
-        self.get, self.update, self.as_read, self.wants_old = get, update, as_read, wants_old
+        self.get, self.update, self.as_read = get, update, as_read
+        self.wants_old, self.sends_initial = wants_old, sends_initial
 
     @property
     def counts(self):
@@ -283,7 +285,7 @@ cdef class PythonRows(Rows):
         row = self.get(row_key)
         if row is None:
             old = initializer()
-            if self.wants_old:
+            if self.wants_old and self.sends_initial:
                 sent = initializer()
         else:
             old, row_time = row

@@ -185,7 +185,10 @@ def result_of_both(numbers: list[int]) -> tuple[Any, Any]:
     ("declare", "said"),
     [
         (lambda: agg.distinct(precision=30), "precision from 7 to 21, got 30"),
-        (lambda: agg.quantiles(ranks=(95,)), r"ranks from 0 to 1, got \(95,\)"),
+        (lambda: agg.distinct(precision="12"), "precision from 7 to 21, got '12'"),  # type: ignore[arg-type]
+        (lambda: agg.quantiles(ranks=(95,)), r"ranks from 0 to 1, such as \[0.5\], got \(95,\)"),
+        (lambda: agg.quantiles(ranks=0.5), "a list of ranks from 0 to 1"),  # type: ignore[arg-type]
+        (lambda: agg.quantiles(ranks="0.5"), "a list of ranks from 0 to 1"),  # type: ignore[arg-type]
         (lambda: declared(agg.distinct(), of_table=True), "Group the table by the value first"),
         (lambda: declared(agg.quantiles(), of_table=True), "cannot remove the old rows of a grouped table"),
     ],

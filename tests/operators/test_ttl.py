@@ -22,6 +22,7 @@ from penstock import (
     TimeWindows,
     Topology,
     Ttl,
+    agg,
 )
 from penstock.testing import TopologyTestDriver
 from penstock.topology.errors import TopologyError
@@ -104,6 +105,32 @@ def keeper(ttl: Any, in_memory: bool = False) -> Topology:
     builder.add_state_store(Stores.key_value_store_builder(supplier("kept", ttl=ttl), Serdes.string(), Serdes.string()))
     builder.stream("in", **TEXTS).process(Keeper, stores=["kept"]).to("out", **TEXTS)
     return builder.build()
+
+
+@pytest.mark.parametrize("clock", [Punctuation.STREAM_TIME, WALL])
+@pytest.mark.parametrize("aggregation", ["count", "function", "agg", "reduce", "cogroup"])
+def test_the_number_of_rows_is_counted(aggregation: str, clock: Punctuation) -> None:
+    """Without a cache, Kafka Streams subtracts the initializer's value of a new row; here it does not."""
+    builder = StreamsBuilder()
+    grouped: Any = builder.stream("in", **TEXTS).group_by_key()
+    kept: Any = {"store": Materialized("rows", ttl=Ttl(100, clock))}
+    rows = {
+        "count": lambda: grouped.count(**kept),
+        "function": lambda: grouped.aggregate(list, lambda key, value, values: [*values, value], **kept),
+        "agg": lambda: grouped.aggregate({"n": agg.count()}, **kept),
+        "reduce": lambda: grouped.reduce(lambda one, other: other, **kept),
+        "cogroup": lambda: grouped.cogroup({"n": agg.count()}).aggregate(**kept),
+    }[aggregation]()
+    all_rows = rows.group_by(lambda key, row: ("all", row), key_serde=Serdes.string(), value_serde=Serdes.json())
+    all_rows.count().to_stream().to("out", key_serde=Serdes.string(), value_serde=Serdes.int64())
+    with TopologyTestDriver(builder.build()) as driver:
+        topic = driver.create_input_topic("in", Serdes.string(), Serdes.string())
+        now_ms = 0
+        for key, at, number in (("a", 0, 1), ("b", 10, 2), ("a", 20, 2), ("c", 110, 2), ("d", 119, 3), ("e", 300, 1)):
+            driver.advance_wall_clock_time(at - now_ms)
+            now_ms = at
+            topic.pipe_input(key, "x", at)
+            assert output(driver, "out", Serdes.int64())[-1][1] == number
 
 
 @pytest.mark.parametrize("clock", [Punctuation.STREAM_TIME, WALL])

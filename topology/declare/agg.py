@@ -153,9 +153,9 @@ def distinct(field: FieldOption = None, *, precision: int = 12) -> Aggregate[int
     12. Raises ConfigError without the extra, TopologyError for a precision outside 7 … 21.
     """
     require_library()
-    if not _PRECISION_MIN <= precision <= _PRECISION_MAX:
+    if not isinstance(precision, int) or not _PRECISION_MIN <= precision <= _PRECISION_MAX:
         raise TopologyError(
-            f"agg.distinct needs a precision from {_PRECISION_MIN} to {_PRECISION_MAX}, got {precision}"
+            f"agg.distinct needs a precision from {_PRECISION_MIN} to {_PRECISION_MAX}, got {precision!r}"
         )
     kind = HyperLogLog(precision)
     instead = "a HyperLogLog only grows. Group the table by the value first, and count its groups"
@@ -172,8 +172,9 @@ def quantiles(
     ranks: from 0 to 1. None without numbers. Raises ConfigError without the extra, TopologyError for other ranks.
     """
     require_library()
-    if not ranks or not all(0 <= rank <= 1 for rank in ranks):
-        raise TopologyError(f"agg.quantiles needs ranks from 0 to 1, got {ranks!r}")
+    numbers = ranks if isinstance(ranks, Sequence) and not isinstance(ranks, str) else ()
+    if not numbers or not all(isinstance(rank, int | float) and 0 <= rank <= 1 for rank in numbers):
+        raise TopologyError(f"agg.quantiles needs a list of ranks from 0 to 1, such as [0.5], got {ranks!r}")
     kind = TDigest(tuple(ranks))
     instead = "a t-digest only grows. Aggregate the stream of the table's updates, or collect() the values"
     return Aggregate(

@@ -41,9 +41,11 @@ def rows_of(node: NodeContext, name: str, sends_old: bool, replaces: bool = Fals
         return found
     store = TableStore(node, name)
     update, wants_old = store.updater(node, sends_old)
-    if isinstance(store.store, ExpiringRows):
+    expires = isinstance(store.store, ExpiringRows)
+    if expires:
         store.store.expires_to(_deletes(node, store, update, wants_old))
-    return PythonRows(node.task, store.get, update, store.as_read, wants_old)
+    # A table that counts these rows would subtract the initializer's value, which it has never added.
+    return PythonRows(node.task, store.get, update, store.as_read, wants_old, sends_initial=not expires)
 
 
 def _deletes(node: NodeContext, store: TableStore, update: Update, wants_old: bool) -> OnDue:
