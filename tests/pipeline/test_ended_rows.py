@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from penstock import Materialized, Processor, Punctuation, Record, Serdes, Stores, StreamsBuilder, StreamsConfig, Ttl
@@ -33,7 +34,7 @@ def values(builder: StreamsBuilder) -> list[list[bytes | None]]:
     (topology,) = builder.build().internal_builder.build_subtopologies(config)
     plan, state, sent = TaskPlan(topology, config, {"in": 1, "out": 1}), DictState(), []
     for number, now_ms in enumerate((0, DAY_MS)):
-        task = SparkTask(plan, 0, state, lambda now_ms=now_ms: now_ms)
+        task = SparkTask(plan, 0, state, partial(int, now_ms))
         task.process({"in": [RawRecord("in", 0, number, now_ms, b"ann", str(now_ms).encode())]})
         task.commit()
         task.close()

@@ -152,7 +152,9 @@ class CalendarWindows(Windows):
             if timestamp >= end:  # clocks were set back to the day before, whose window had ended
                 start, end = end, _midnight(next_of(end_day), self.tz)
         except (OverflowError, ValueError) as error:
-            raise ValueError(f"The window of {timestamp} ms since 1970 is after the year 9999, where calendars end") from error
+            raise ValueError(
+                f"The window of {timestamp} ms since 1970 is after the year 9999, where calendars end"
+            ) from error
         return Window(max(start, 0), end)  # as in Kafka Streams, no window starts before 1970
 
     def window_end(self, start: int) -> int:
