@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from penstock import Serdes, SessionWindows, StreamsBuilder, Suppressed, TimeWindows, TopologyError, agg
 from penstock.testing import TopologyTestDriver
+from penstock.topology.declare.aggregated import cogrouped_functions
+from penstock.topology.stores.materialized import MaterializedInternal
 from tests.examples import examples
 from tests.operators.test_agg import ALL, CACHES, CHANGELOG, VALUES, WINDOWS, model, restored, rows
 
@@ -22,6 +25,9 @@ EVENTS = st.lists(
     st.tuples(st.sampled_from(sorted(TOPICS)), st.sampled_from("abc"), st.none() | VALUES, st.integers(0, 60)),
     max_size=30,
 )
+
+
+COUNT_AND_SUM = {"visits": agg.count(), "total": agg.sum()}
 
 
 def cogrouped(builder: StreamsBuilder, inputs: dict[str, Any], windows: Any = None) -> Any:
@@ -89,6 +95,13 @@ def test_aggregates_that_are_added_for_the_same_stream_are_kept() -> None:
         driver.create_input_topic("visits").pipe_input("ann", "/")
         rows_sent = driver.create_output_topic("out").read_values_to_list()
         assert rows_sent[-1] == {"n": 1, "total": 30, "visits": 1}
+
+
+def test_the_aggregator_of_a_stream_can_be_sent_to_another_process() -> None:
+    functions, aggregators = cogrouped_functions(MaterializedInternal(None), [{"n": agg.count()}, COUNT_AND_SUM], None)
+    states = functions.initializer()
+    for number, aggregator in enumerate(pickle.loads(pickle.dumps(aggregators))):
+        assert aggregator("key", 7, states) == [(1, 0, 0), (0, 1, 7)][number]
 
 
 def test_a_dict_that_changes_later_has_no_effect() -> None:

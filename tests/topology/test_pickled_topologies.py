@@ -183,6 +183,7 @@ def aggregates(builder: StreamsBuilder, serdes: Any) -> None:
         grouped.reduce(lambda a, b: a, store="reduced", **serdes),
         grouped.aggregate(lambda: None, lambda k, v, a: a, store="sums", **serdes),
         grouped.cogroup(lambda k, v, a: a).aggregate(lambda: None, store="together", **serdes),
+        grouped.cogroup({"n": agg.count()}).aggregate(store="aggregates-together", **serdes),
         grouped.aggregate({"n": agg.count(), "size": agg.mean(lambda v: v[0])}, store="aggregates", **serdes),
     ]
     by_row = builder.table("rows", **serdes).group_by(lambda k, v: (k, v), **serdes)
@@ -211,7 +212,8 @@ def windowed(builder: StreamsBuilder, serdes: Any) -> None:
     for number, window in enumerate(windows):
         merger = {"session_merger": lambda k, a, b: a} if number == 2 else {}
         for emit in EmitStrategy:
-            made = grouped.windowed_by(window).emit_strategy(emit)
+            wall_clock = MINUTE if emit is EmitStrategy.ON_WINDOW_CLOSE else None
+            made = grouped.windowed_by(window).emit_strategy(emit, wall_clock=wall_clock)
             made.count(name=f"count-{number}-{emit.name}").to_stream().foreach(lambda k, v: None)
         made = grouped.windowed_by(window)
         made.reduce(lambda a, b: a, store=f"reduced-{number}", **serdes)
