@@ -27,8 +27,8 @@ from ..tasks.changelog_reader import SEED_DDL, SeedPlan, live_keys, make_seeds
 from ..tasks.kafka_sink import KafkaSink
 from ..tasks.paged_rows import DIRECTORY, rows_in
 from ..tasks.record_batches import PACK_RECORDS_MAX, MapInArrow, sent_batch, to_batch
+from ..tasks.spark_state import STATE_VARIABLE
 from ..tasks.spark_task import OWN_STORE
-from ..tasks.task_processor import STATE_VARIABLE
 from .store_changelogs import StoreChangelog, changelog_records, changelogs_of, tombstones
 
 _BLOB_DDL = "task int, store string, number bigint, data binary"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,9 +57,9 @@ class MemoryState:
     def __init__(self) -> None:
         self.blobs: dict[tuple[str, int], bytes] = {}
 
-    def read(self, store: str, number: int) -> bytes | None:
-        """Return a blob, None if there is none."""
-        return self.blobs.get((store, number))
+    def read(self, store: str, numbers: Sequence[int]) -> list[bytes | None]:
+        """Return blobs, None for one that does not exist."""
+        return [self.blobs.get((store, number)) for number in numbers]
 
     def write(self, store: str, number: int, data: bytes) -> None:
         """Keep a blob."""

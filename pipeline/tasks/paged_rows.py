@@ -1,9 +1,9 @@
 """The rows of one store behind Spark's state: sorted pages, each one value of Spark's (a B-tree of one level).
 
-A call to Spark's state from Python is a round trip over a socket, about 15,000 per second, and its maps cannot be
-scanned in key order. So adjacent rows form a *page*, a sorted run of rows in one blob, and a *directory* has the first
-key of each page. Within a micro-batch a page is read once, when one of its keys is first accessed, and written once, at
-the commit, if it has changed. Scans visit the pages in the order of keys' bytes, as in RocksDB.
+A value of Spark's state costs Python and Java much more than its bytes, and its maps cannot be scanned in key order.
+So adjacent rows form a *page*, a sorted run of rows in one blob, and a *directory* has the first key of each page.
+Within a micro-batch a page is read once, when one of its keys is first accessed, and written once, at the commit, if it
+has changed. Scans visit the pages in the order of keys' bytes, as in RocksDB.
 
     directory   number, first key of each page, in order; then the marks
     page        key length, key, value length, value of each row, in order
@@ -15,8 +15,8 @@ Otherwise each update of a row of a kilobyte would write a page of 64.
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
@@ -25,6 +25,8 @@ from typing_extensions import override
 
 from penstock.kernel.pages import Page
 from penstock.statestore.rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
+
+from .read_ahead import ReadAhead
 
 #: A page larger than this many bytes is split at its commit. One page is one round trip and is rewritten as a whole, so
 #: larger pages help batches with many keys, and smaller ones batches with few.
@@ -48,8 +50,8 @@ _number = struct.Struct(">q")
 class Blobs(Protocol):
     """The storage of pages, by number: one store's part of the state of a task."""
 
-    def read(self, number: int) -> bytes | None:
-        """Return a blob, None if there is none."""
+    def read(self, numbers: Sequence[int]) -> list[bytes | None]:
+        """Return blobs, None for one that does not exist. Many at once are cheaper."""
 
     def write(self, number: int, data: bytes) -> None:
         """Keep a blob."""
@@ -79,7 +81,7 @@ class PagedRows(BytesStore):
         self._blobs = blobs
         self._large_bytes = large_bytes
         self._page_bytes_max = page_bytes_max
-        directory = blobs.read(DIRECTORY)
+        (directory,) = blobs.read([DIRECTORY])
         pages, self._marks = _unpack_directory(directory) if directory else ([(1, b"")], {})
         self._exists = {number for number, _ in pages} if directory else set()
         self._pages = [_Page(number, first) for number, first in pages]
@@ -89,13 +91,46 @@ class PagedRows(BytesStore):
         #: Large rows that were read or changed, by number; None: to be removed.
         self._large: dict[int, Row | None] = {}
         self._changed_large: set[int] = set()
+        self._ahead = ReadAhead()
+        self._accesses = 0
+
+    def expect(self, keys: Sequence[bytes]) -> None:
+        """Prepare for records with these keys, in this order."""
+        self._ahead = ReadAhead(keys)
+
+    def _page_of(self, key: bytes) -> _Page:
+        return self._pages[bisect_right(self._firsts, key) - 1]
 
     def _rows_beside(self, key: bytes) -> Page:
-        return self._read(self._pages[bisect_right(self._firsts, key) - 1])
+        page = self._page_of(key)
+        if page.rows is None:
+            self._read_with_followers(key)
+        return self._read(page)
+
+    def _read_with_followers(self, key: bytes) -> None:
+        """Read the row of a key, and those that will probably be needed after it."""
+        keys = self._ahead.with_followers(key, self._accesses)
+        self._accesses = 0
+        self._read_pages({page.number: page for page in map(self._page_of, keys)}.values())
+        self._read_large(self._read(self._page_of(each)).get(each) for each in keys)
+
+    def _read_pages(self, pages: Iterable[_Page]) -> None:
+        missing = [page for page in pages if page.rows is None]
+        for page, data in zip(missing, self._blobs.read([page.number for page in missing]), strict=True):
+            page.rows = Page(data or b"")
+
+    def _read_large(self, values: Iterable[bytes | None]) -> None:
+        """Read the large values that these stand for."""
+        numbers = {number: None for number in map(_number_of, values) if number is not None}
+        missing = [number for number in numbers if number not in self._large]
+        for number, data in zip(missing, self._blobs.read(missing), strict=True):
+            ((_, value),) = unpack_rows(data or b"")
+            self._large[number] = b"", value
 
     def _read(self, page: _Page) -> Page:
         if page.rows is None:
-            page.rows = Page(self._blobs.read(page.number) or b"")
+            self._read_pages((page,))
+        assert page.rows is not None
         return page.rows
 
     def _changed(self) -> list[tuple[_Page, Page]]:
@@ -103,18 +138,18 @@ class PagedRows(BytesStore):
 
     @override
     def get(self, key: bytes) -> bytes | None:
+        self._accesses += 1
         found = self._rows_beside(key).get(key)
-        return None if found is None else self._shown(found)
-
-    def _shown(self, value: bytes) -> bytes:
-        """Return what a page has in a row, or the large value that it stands for."""
-        number = _number_of(value)
+        number = _number_of(found)
         if number is None:
-            return value
-        row = self._large.get(number)
-        if row is None:
-            ((_, value),) = unpack_rows(self._blobs.read(number) or b"")
-            row = self._large[number] = b"", value
+            return found
+        if number not in self._large:
+            self._read_with_followers(key)
+        return self._value_of(number)
+
+    def _value_of(self, number: int) -> bytes:
+        row = self._large[number]
+        assert row is not None, "a row of a page cannot stand for a large value that was removed"
         return row[1]
 
     @override
@@ -138,15 +173,15 @@ class PagedRows(BytesStore):
     @override
     def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
         """A scan, too, holds them in memory: earlier versions of pages cannot be read again."""
-        found: list[Row] = []
         first = 0 if start is None else bisect_right(self._firsts, start) - 1
-        for page in self._pages[first:]:
-            if end is not None and page.first >= end:
-                break
-            found += self._read(page).between(start, end)
+        last = len(self._pages) if end is None else bisect_left(self._firsts, end)
+        pages = self._pages[first:last]
+        self._read_pages(pages)
+        found = [row for page in pages for row in self._read(page).between(start, end)]
         if reverse:
             found.reverse()
-        return [(key, self._shown(value)) for key, value in found]
+        self._read_large(value for _, value in found)
+        return [(key, value if (n := _number_of(value)) is None else self._value_of(n)) for key, value in found]
 
     @override
     def approximate_num_entries(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -20,12 +21,15 @@ from penstock.topology.records import Headers, RawRecord, SentRecord
 
 from .paged_rows import PagedRows, pack_rows, unpack_rows
 
+#: Kinds of stores whose keys are those of records.
+RECORD_KEYED = (StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE)
+
 
 class TaskState(Protocol):
     """The state of one task, as Spark keeps it: blobs by store and number. The store "" is the task's own."""
 
-    def read(self, store: str, number: int) -> bytes | None:
-        """Return a blob, None if there is none."""
+    def read(self, store: str, numbers: Sequence[int]) -> list[bytes | None]:
+        """Return blobs, None for one that does not exist."""
 
     def write(self, store: str, number: int, data: bytes) -> None:
         """Keep a blob."""
@@ -41,9 +45,9 @@ class StoreBlobs:
         self._state = state
         self._store = store
 
-    def read(self, number: int) -> bytes | None:
-        """Return a blob, None if there is none."""
-        return self._state.read(self._store, number)
+    def read(self, numbers: Sequence[int]) -> list[bytes | None]:
+        """Return blobs, None for one that does not exist."""
+        return self._state.read(self._store, numbers)
 
     def write(self, number: int, data: bytes) -> None:
         """Keep a blob."""
@@ -62,7 +66,8 @@ class PersistentLRUCache(MemoryLRUCache):
     def __init__(self, blobs: StoreBlobs, max_entries: int) -> None:
         super().__init__(max_entries)
         self._blobs = blobs
-        for key, value in unpack_rows(blobs.read(self._BLOB) or b""):
+        (blob,) = blobs.read([self._BLOB])
+        for key, value in unpack_rows(blob or b""):
             self._set(key, value, None)
 
     @override
@@ -122,6 +127,7 @@ class SparkStores:
         self._task = task
         self._state = state
         self._images = images
+        self._record_keyed: list[PagedRows] = []
         self.by_name: dict[str, StateStore] = {name: self._open(each, cache) for name, each in builders.items()}
 
     def _open(self, builder: StoreBuilder, cache: ThreadCache | None) -> Any:
@@ -132,7 +138,10 @@ class SparkStores:
         def open_rows(builder: StoreBuilder, *_: object) -> Any:
             if builder.backend is StoreBackend.LRU and builder.max_entries is not None:
                 return PersistentLRUCache(blobs, builder.max_entries)
-            return PagedRows(blobs)
+            rows = PagedRows(blobs)
+            if builder.kind in RECORD_KEYED:
+                self._record_keyed.append(rows)
+            return rows
 
         return build_store(builder, self._task, None, cache, open_rows=open_rows)
 
@@ -144,6 +153,11 @@ class SparkStores:
         rows = image.rows(None, None)
         store.restore([RawRecord("", 0, 0, -1, key, value, list(HEADERS)) for key, value in rows], None)
         return store
+
+    def expect(self, keys: Sequence[bytes]) -> None:
+        """Prepare for records with these keys, in this order."""
+        for rows in self._record_keyed:
+            rows.expect(keys)
 
     def commit(self) -> None:
         """Write all changes to Spark's state."""

@@ -78,7 +78,7 @@ class SparkTask(TaskContext):
     def _wake_up(self) -> None:
         """Open the stores, compile the operators, and load the state of the last micro-batch."""
         plan = self._plan
-        left = self._state.read(OWN_STORE, OWN_BLOB) if self._state is not None else None
+        left = self._state.read(OWN_STORE, [OWN_BLOB])[0] if self._state is not None else None
         own = orjson.loads(left) if left is not None else {}
         self.stream_time_ms = own.get("stream_time", -1)
         self.processor_metadata = own.get("processor_metadata", {})
@@ -123,6 +123,9 @@ class SparkTask(TaskContext):
             if topic not in self.compiled.sources:
                 raise StreamsError(f"Task {self.task_id} got records of {topic}, which it does not read")
         self.timers.fire(Punctuation.WALL_CLOCK_TIME, self._wall_clock_ms())  # due since the last micro-batch
+        if self._stores is not None:
+            keys = (message.key() for messages in batches.values() for message in messages)
+            self._stores.expect([key for key in keys if key is not None])
         if len(batches) > 1:
             self._process_merged(batches)
         else:

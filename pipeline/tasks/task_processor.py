@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 from typing_extensions import override
 
 from penstock.topology.records import Message
@@ -18,38 +17,15 @@ from penstock.topology.records import Message
 from .kafka_sink import KafkaSink, Sinks, opened
 from .python_worker import in_python_worker
 from .record_batches import MapInArrow, by_partition, messages, pack, sent_batches, unpack
+from .spark_state import SparkState
 from .spark_task import SparkTask, TaskPlan
 
-#: The only state variable: a task's whole state, in blobs by store and number.
-STATE_VARIABLE = "pages"
-KEY_SCHEMA = StructType([StructField("store", StringType()), StructField("number", LongType())])
-VALUE_SCHEMA = StructType([StructField("data", BinaryType())])
 OUTPUT_DDL = "records binary"
 
 
 def wall_clock_ms() -> int:
     """Return the wall clock in ms since the epoch."""
     return time.time_ns() // 1_000_000
-
-
-class SparkState:
-    """The state of the task that Spark is calling; see spark_stores.TaskState."""
-
-    def __init__(self, pages: Any) -> None:
-        self._pages = pages
-
-    def read(self, store: str, number: int) -> bytes | None:
-        """Return a blob, None if there is none."""
-        found = self._pages.getValue((store, number))
-        return None if not found else bytes(found[0])
-
-    def write(self, store: str, number: int, data: bytes) -> None:
-        """Keep a blob."""
-        self._pages.updateValue((store, number), (data,))
-
-    def remove(self, store: str, number: int) -> None:
-        """Remove an existing blob."""
-        self._pages.removeKey((store, number))
 
 
 class LazySink:
@@ -82,6 +58,9 @@ class TaskProcessor(StatefulProcessor):
     that is repeated does the same.
     """
 
+    _handle: StatefulProcessorHandle  # both since init()
+    _state: SparkState
+
     def __init__(
         self,
         plan: TaskPlan,
@@ -97,17 +76,16 @@ class TaskProcessor(StatefulProcessor):
         self._mixed = mixed
         self._at_batch_time = at_batch_time
         self._sink = None if sinks is None else LazySink(sinks)
-        self._handle: Any = None
-        self._pages: Any = None
 
     @override
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
-        self._pages = handle.getMapState(STATE_VARIABLE, KEY_SCHEMA, VALUE_SCHEMA)
+        self._state = SparkState(handle)
 
     def handleInitialState(self, key: object, initialState: Any, timerValues: object) -> None:  # noqa: N802, N803 - Spark's
         """Load one blob of a handover; initialState: a row of changelog_reader.SEED_DDL."""
-        self._pages.updateValue((initialState.store, initialState.number), (bytes(initialState.data),))
+        self._state.write(initialState.store, initialState.number, bytes(initialState.data))
+        self._state.finish()
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: object) -> Iterator[Row]:  # noqa: N802, N803 - Spark's
         """Process one micro-batch of one task; rows: see record_batches.PACKED_DDL."""
@@ -120,10 +98,11 @@ class TaskProcessor(StatefulProcessor):
     @in_python_worker()
     def _run(self, number: int, batches: Mapping[str, list[Message]], timer_values: Any) -> Iterator[Row]:
         clock_ms = timer_values.getCurrentProcessingTimeInMs if self._at_batch_time else wall_clock_ms
-        task = SparkTask(self._plan, number // self._buckets, SparkState(self._pages), clock_ms, self._sink)
+        task = SparkTask(self._plan, number // self._buckets, self._state, clock_ms, self._sink)
         try:
             task.process(batches)
             task.commit()
+            self._state.finish()
             if self._has_alarm:
                 self._set_alarm(task.next_wall_clock_punctuation_ms())
             # No generator: Spark's state is that of this task only while it waits for this call to return.

@@ -15,25 +15,17 @@ from penstock.pipeline.tasks.record_batches import messages, pack, sent_batch, u
 from penstock.pipeline.tasks.spark_task import TaskPlan
 from penstock.pipeline.tasks.task_processor import TaskProcessor
 from penstock.topology.records import SentRecord
+from tests.pipeline import state_server
 
 STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 
 
-class Handle:
+class Handle(state_server.Handle):
     """The part of Spark that a StatefulProcessor sees: one map, and timers."""
 
     def __init__(self) -> None:
-        self.rows: dict[Any, Any] = {}
+        super().__init__()
         self.timers: set[int] = set()
-
-    def getMapState(self, *_: Any) -> Handle:  # noqa: N802 - Spark's
-        return self
-
-    def getValue(self, key: Any) -> Any:  # noqa: N802
-        return self.rows.get(key)
-
-    def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802
-        self.rows[key] = value
 
     def listTimers(self) -> Iterator[int]:  # noqa: N802
         return iter(sorted(self.timers))

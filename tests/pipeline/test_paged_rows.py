@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,12 +31,14 @@ class Blobs:
 
     def __init__(self) -> None:
         self.data: dict[int, bytes] = {}
+        self.calls = 0
         self.read_numbers: list[int] = []
         self.written_numbers: list[int] = []
 
-    def read(self, number: int) -> bytes | None:
-        self.read_numbers.append(number)
-        return self.data.get(number)
+    def read(self, numbers: Sequence[int]) -> list[bytes | None]:
+        self.calls += 1
+        self.read_numbers += numbers
+        return [self.data.get(number) for number in numbers]
 
     def write(self, number: int, data: bytes) -> None:
         self.written_numbers.append(number)
@@ -134,3 +138,35 @@ def test_an_update_of_a_large_row_writes_no_page() -> None:
     (written,) = blobs.written_numbers
     assert written < DIRECTORY
     assert PagedRows(blobs).get(b"0042") == b"w" * 1000
+
+
+def test_large_rows_of_a_micro_batch_are_read_in_few_calls() -> None:
+    blobs = Blobs()
+    rows = PagedRows(blobs)
+    keys = [b"%04d" % number for number in range(1000)]
+    for key in keys:
+        rows.put(key, key * 100)
+    rows.commit(None)
+    again = PagedRows(blobs)
+    again.expect(keys)
+    blobs.calls = 0
+    blobs.read_numbers.clear()
+    assert [again.get(key) for key in keys] == [key * 100 for key in keys]
+    assert blobs.calls < 20
+    assert len(blobs.read_numbers) == len(set(blobs.read_numbers))
+
+
+def test_rows_are_hardly_read_for_records_that_a_filter_drops() -> None:
+    blobs = Blobs()
+    rows = PagedRows(blobs)
+    keys = [b"%04d" % number for number in range(1000)]
+    for key in keys:
+        rows.put(key, key * 100)
+    rows.commit(None)
+    again = PagedRows(blobs)
+    again.expect(keys)
+    blobs.read_numbers.clear()
+    needed = keys[::50]
+    assert [again.get(key) for key in needed] == [key * 100 for key in needed]
+    large = [number for number in blobs.read_numbers if number < DIRECTORY]
+    assert len(large) < 4 * len(needed)

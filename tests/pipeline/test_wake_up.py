@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,9 +34,9 @@ class DictState:
         self.blobs: dict[tuple[str, int], bytes] = {}
         self.reads = self.writes = 0
 
-    def read(self, store: str, number: int) -> bytes | None:
-        self.reads += 1
-        return self.blobs.get((store, number))
+    def read(self, store: str, numbers: Sequence[int]) -> list[bytes | None]:
+        self.reads += len(numbers)
+        return [self.blobs.get((store, number)) for number in numbers]
 
     def write(self, store: str, number: int, data: bytes) -> None:
         self.writes += 1
