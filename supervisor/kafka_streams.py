@@ -6,6 +6,7 @@ import atexit
 import logging
 import multiprocessing
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,7 +21,7 @@ from penstock.topology.errors import ConfigError, InvalidStateStoreError, Proces
 from penstock.topology.graph.topology import Topology
 from penstock.topology.records import TaskId
 from penstock.topology.serdes.serdes import SerdeLike, Serdes
-from penstock.workers.control.messages import LIST_LAGS, LagInfo, Query
+from penstock.workers.control.messages import LIST_LAGS, AskClientInstanceIds, LagInfo, Query
 from penstock.workers.group.streams_metadata import KeyQueryMetadata, Partitioner, StreamsMetadata
 from penstock.workers.metrics.sensors import Metric
 from penstock.workers.restore.listeners import StandbyUpdateListener, StateRestoreListener
@@ -39,7 +40,10 @@ from .processes.stream_thread_process import prepare_stream_thread, run_stream_t
 from .processes.uncaught_exception import UncaughtExceptionHandler
 from .processes.worker import ThreadStatus
 from .processes.worker_process import WorkerTarget
-from .queries.metric import metrics
+from .queries.admin_telemetry import AdminTelemetry
+from .queries.client_instance_ids import ClientInstanceIds
+from .queries.metric import client_metrics, metrics
+from .queries.queries import Answers
 from .queries.queryable_store import Combine, QueryableStore
 from .service.signals import blocked, handled
 from .source.state_places import warn_of_state_left_behind
@@ -53,6 +57,8 @@ StoreT = TypeVar("StoreT", default=QueryableStore)
 
 #: Default time limit of a query.
 QUERY_TIMEOUT = timedelta(seconds=10)
+#: How long the answer of a stream thread may be on its way, in seconds.
+ANSWER_SECONDS = 1.0
 
 
 class KafkaStreams:
@@ -96,6 +102,10 @@ class KafkaStreams:
         self._watch = HostWatch(self._config, self._supervisor.release_host)
         self._supervisor.queries.metadata.on_hosts = self._watch.on_hosts
         self._otlp = OtlpMetrics(self.metrics, self._supervisor.client_id, self._config)
+        client_id = self._supervisor.client_id
+        self._telemetry = AdminTelemetry(
+            lambda: client_metrics(self._supervisor, application_id), f"{client_id}-admin", self._config
+        )
         self._cleaner = StateCleaner(
             self._state_directory, self._config, lambda: self.state is ApplicationState.RUNNING
         )
@@ -192,6 +202,7 @@ class KafkaStreams:
                 self._state_directory.close()
                 raise
             self._otlp.start()
+            self._telemetry.start()
             self._cleaner.start()
             atexit.register(self.close)
             self._control_socket.start()
@@ -200,6 +211,7 @@ class KafkaStreams:
     def _at_end(self) -> None:
         self._watch.stop()
         self._otlp.stop()
+        self._telemetry.stop()
         self._http.stop()
         self._control_socket.stop()
         self._cleaner.stop()
@@ -299,6 +311,35 @@ class KafkaStreams:
         A stream thread that is busy for more than two seconds shows the values of its last report.
         """
         return metrics(self._supervisor, self._config)
+
+    def client_instance_ids(self, timeout: timedelta | int) -> ClientInstanceIds:
+        """Return the ids that brokers have given to the clients on this host, which push metrics (KIP-714).
+
+        timeout: for all of them. Raises TimeoutError if a client has none in time, e.g. because no broker has a metrics
+        plugin; StreamsError before start() and after the end; ValueError for a negative timeout. Clients of librdkafka,
+        and with ``enable.metrics.push=false`` all, are left out.
+        """
+        seconds = cast("float", _seconds(timeout))
+        if seconds < 0:
+            raise ValueError("The timeout cannot be negative.")
+        if self.state is ApplicationState.CREATED:
+            raise StreamsError("KafkaStreams has not been started, you can retry after calling start().")
+        if not self.state.is_running_or_rebalancing:
+            raise StreamsError(f"KafkaStreams has been stopped ({self.state.name}).")
+        until = time.monotonic() + seconds
+        timeout_ms = int(seconds * 1000)
+        # Stream threads answer when their time is over, too: the answer takes a moment to arrive.
+        try:
+            results = self._supervisor.ask(
+                lambda number: AskClientInstanceIds(number, timeout_ms), Answers(), seconds + ANSWER_SECONDS
+            )
+        except TimeoutError:
+            raise TimeoutError("Not all stream threads have answered: they may be starting, or be busy") from None
+        failed = [result.error for result in results if result.error is not None]
+        if failed:
+            raise TimeoutError("; ".join(failed))
+        admin = self._telemetry.client_instance_id(max(until - time.monotonic(), 0))
+        return ClientInstanceIds(admin, {name: found for result in results for name, found in result.value.items()})
 
     def store(
         self,

@@ -93,6 +93,7 @@ class Supervisor:
         self.paused = False
         self._config = config
         self.client_id = client_id
+        self.process_id = process_id
         self._clock = clock or SystemClock()
         self._notifier = notifier or SystemdNotifier()
         self._at_end = at_end

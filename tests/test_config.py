@@ -107,6 +107,8 @@ def test_values_may_be_text_or_typed(key: str, given: Any, value: Any) -> None:
         ("num.stream.threads", 0, "num.stream.threads=0 is not valid: expected a whole number, 1 or more"),
         ("num.stream.threads", True, "expected a whole number"),
         ("enable.metrics.push", "yes", "expected true or false"),
+        ("main.consumer.enable.metrics.push", False, "Set both, or enable.metrics.push=false to push none"),
+        ("admin.enable.metrics.push", False, "enable.metrics.push is true, but admin.enable.metrics.push is false"),
         ("processing.guarantee", "exactly_once", "expected text, one of at_least_once, exactly_once_v2"),
         ("consumer.max.poll.records", "many", "consumer.max.poll.records='many'"),
         ("application.id", "my app", "it names topics"),

@@ -46,7 +46,7 @@ FOLDERS = {
         "throttle",
         "connection",
         "cluster network_settings",
-        "reading writing",
+        "reading telemetry writing",
         "group librdkafka",
     ),
     "workers": ("control metrics", "group stalls", "tasks", "queries restore", "thread"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Protocol, TypeVar
 
 from typing_extensions import override
@@ -121,6 +122,10 @@ class KafkaBrokers(Brokers):
         self, kind: CoordinatorKind, key: str, request: Request, on_done: Callable[[], None]
     ) -> Future[object]:
         return _told(self._cluster.submit(self._cluster.ask_coordinator, kind, key, request), on_done)
+
+    def ask_any(self, request: Request) -> Future[SimpleNamespace]:
+        """Send a request to any reachable broker. Errors are UnreachableError and BrokerError."""
+        return self._cluster.submit(self._cluster.ask_any, request)
 
     @override
     def open(self, node: int, on_done: Callable[[], None]) -> Future[Opened]:

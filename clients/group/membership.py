@@ -180,6 +180,10 @@ class GroupMembership(Protocol):
         ends (KIP-447). Raises StreamsError if the broker rejects the request.
         """
 
+    @property
+    def member_id(self) -> str:
+        """The member's id in the group, "" while it has none."""
+
     def group_metadata(self) -> GroupMetadata:
         """Return the metadata by which a transaction's offset commit fences zombies (KIP-447).
 

@@ -32,6 +32,7 @@ _WITHOUT_EFFECT = frozenset(
         "auto.offset.reset",
         "enable.auto.commit",
         "enable.auto.offset.store",
+        "enable.metrics.push",
         "enable.partition.eof",
         "group.id",
         "max.poll.interval.ms",

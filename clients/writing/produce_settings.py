@@ -42,6 +42,7 @@ _AS_IT_IS: Mapping[str, Callable[[Any], bool]] = {
     # Any value is valid, since the sender has one request per partition in flight.
     "max.in.flight": lambda value: int(value) >= 1,
     "max.in.flight.requests.per.connection": lambda value: int(value) >= 1,
+    "enable.metrics.push": lambda value: True,  # of the client around the sender
     # Has no effect: batches are bounded by their bytes, and unacknowledged ones by buffer_bytes.
     "queue.buffering.max.messages": lambda value: int(value) >= 0,
 }

@@ -317,7 +317,7 @@ class DevBroker:
 
     def _launch(self, timeout: float, detached: bool) -> str:
         java, kafka = find_java(), kafka_distribution.distribution(self.kafka_version)
-        class_path = kafka.class_path()
+        class_path = self._class_path(kafka)
         port, controller_port = self._choose_ports()
         with self._folder_errors():
             (self.directory / "server.properties").write_text(self._properties(port, controller_port), "utf-8")
@@ -331,6 +331,10 @@ class DevBroker:
         command += archive.using_or_writing(self.directory)
         ports = port, controller_port
         return self._run([*command, "kafka.Kafka", properties], ports, kafka.version, timeout, detached)
+
+    def _class_path(self, kafka: kafka_distribution.KafkaDistribution) -> str:
+        """Return the broker's class path; a subclass may add plugins."""
+        return kafka.class_path()
 
     def _run(self, command: list[str], ports: tuple[int, int], version: str, timeout: float, detached: bool) -> str:
         """Run a command that serves at the first port, and wait until it does."""

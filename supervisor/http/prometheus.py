@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from penstock.workers.metrics.sensors import Metric
+from penstock.workers.metrics.sensors import Metric, only_grows
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: Units by suffix of a metric's name.
@@ -57,7 +57,7 @@ def series(metrics: Iterable[Metric], client_id: str = "") -> Iterator[Series]:
     shown_as = _GENERATED.sub("", client_id)
     for name, found in sorted(by_name.items()):
         points = [_point(metric.value, dict(_labels(metric.tags, client_id, shown_as))) for metric in found]
-        yield Series(name, _help(found[0]), name.endswith("_total") and _only_grows(name), points)
+        yield Series(name, _help(found[0]), name.endswith("_total") and only_grows(found[0].name), points)
 
 
 def exposition(metrics: Iterable[Metric], client_id: str = "") -> str:
@@ -82,11 +82,6 @@ def _help(metric: Metric) -> str:
     """Return Kafka Streams' name of a metric, and its unit if the name implies it."""
     unit = next((f", {unit}" for end, unit in UNITS if metric.name.endswith(end)), "")
     return f"{metric.name} of {metric.group}{unit}"
-
-
-def _only_grows(name: str) -> bool:
-    """Mark totals as counters; three of Kafka Streams' metrics are named totals but are gauges."""
-    return not name.endswith(("_remaining_records_total", "_bytes_total"))
 
 
 def _point(value: float | str, labels: dict[str, str]) -> tuple[dict[str, str], float]:

@@ -97,6 +97,11 @@ class StreamThreads:
         """Return the names of the stream threads that should run but do not: without a process, starting, or failed."""
         return [self.name(slot) for slot in self._staying() if not slot.is_up]
 
+    @property
+    def alive(self) -> int:
+        """The number of stream threads that have a process; any thread may read it."""
+        return sum(slot.worker is not None for slot in tuple(self.slots.values()))
+
     def status(self) -> list[ThreadStatus]:
         """Return the status of each stream thread that has a process, by number."""
         now = self.now()

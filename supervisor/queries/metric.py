@@ -32,7 +32,7 @@ def metrics(supervisor: Supervisor, config: StreamsConfig) -> list[Metric]:
     """Return all current metrics: of the client, its stream threads with tasks and stores, and the processes."""
     threads = supervisor.thread_status()
     groups = [
-        MetricGroup(CLIENT_GROUP, {"client-id": supervisor.client_id}, _of_client(supervisor, threads)),
+        *client_metrics(supervisor, config["application.id"]),
         *_measured(supervisor),
         *_of_processes(threads),
         *_of_disk(config["state.dir"]),
@@ -45,13 +45,17 @@ def metrics(supervisor: Supervisor, config: StreamsConfig) -> list[Metric]:
     ]
 
 
-def _of_client(supervisor: Supervisor, threads: list[ThreadStatus]) -> dict[str, float]:
-    return {
-        # KIP-1091: a number, for systems that cannot show text
-        "client-state": float(list(ApplicationState).index(supervisor.states.state)),
-        "alive-stream-threads": float(len(threads)),
+def client_metrics(supervisor: Supervisor, application_id: str) -> tuple[MetricGroup, ...]:
+    """Return the metrics of the application itself, without texts; does not wait for the supervisor's loop."""
+    tags = {"client-id": supervisor.client_id}
+    counts = {
+        "alive-stream-threads": float(supervisor.threads.alive),
         "failed-stream-threads": float(supervisor.failed_stream_threads),
     }
+    # KIP-1091: a number, for systems that cannot show text
+    state = {"client-state": float(list(ApplicationState).index(supervisor.states.state))}
+    of_state = {**tags, "process-id": supervisor.process_id, "application-id": application_id}
+    return MetricGroup(CLIENT_GROUP, tags, counts), MetricGroup(CLIENT_GROUP, of_state, state)
 
 
 def _measured(supervisor: Supervisor) -> Iterator[MetricGroup]:

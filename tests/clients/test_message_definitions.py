@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import penstock.pipeline.java.jar_lock
-from penstock.clients.protocol import admin_messages, messages, streams_messages
+from penstock.clients.protocol import admin_messages, messages, streams_messages, telemetry_messages
 from penstock.clients.protocol.schema import _PRIMITIVES, Api, Structure, Type, _Array, _Nullable, _Number
 from penstock.testing.broker.apis import SERVED
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = (admin_messages, messages, streams_messages)
+MODULES = (admin_messages, messages, streams_messages, telemetry_messages)
 #: Record batches are opaque bytes in a message.
 RECORDS = {"records": "bytes"}
 #: Each message with the lowest version that a client sends or that the in-memory broker serves.

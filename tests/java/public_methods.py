@@ -188,7 +188,6 @@ NAMES = {
 }
 #: Methods that Penstock lacks, and the reason or the replacement.
 MISSING: Mapping[str, str] = {
-    "KafkaStreams.clientInstanceIds": "metrics are not pushed to the broker (KIP-714)",
     **dict.fromkeys(
         (
             f"{store}.readOnly"

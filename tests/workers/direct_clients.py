@@ -18,6 +18,9 @@ class DirectClientSupplier:
         self.exactly_once = exactly_once
         self.made: dict[str, Any] = {}
 
+    def telemetries(self) -> dict[str, Any]:
+        return {}  # the broker in memory has none
+
     def get_consumer(self, client_id: str) -> DirectReader:
         reader = self.made[client_id] = DirectReader(self.kafka, client_id, self.exactly_once)
         return reader

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.telemetry.client_telemetry_state import TELEMETRY_TRANSITIONS, ClientTelemetryState
 from penstock.clients.writing.transactions import TRANSACTION_TRANSITIONS, TransactionState
 from penstock.topology.errors import StreamsError
 from penstock.workers.control.stream_thread_state import (
@@ -26,6 +27,7 @@ MACHINES: list[tuple[type[Enum], Any]] = [
     (TaskState, TASK_TRANSITIONS),
     (ChangelogState, CHANGELOG_TRANSITIONS),
     (TransactionState, TRANSACTION_TRANSITIONS),
+    (ClientTelemetryState, TELEMETRY_TRANSITIONS),
 ]
 S = StreamThreadState
 LOG = PrefixedLogger("penstock.test", "100% [t] ")

@@ -35,6 +35,23 @@ def test_penstocks_clients_are_the_default(caplog: pytest.LogCaptureFixture) -> 
     assert "Writing with librdkafka, which knows compression.level" in caplog.text
 
 
+def test_clients_push_their_metrics_unless_that_is_disabled() -> None:
+    def pushing(**values: Any) -> list[str]:
+        supplier = KafkaClientSupplier(config(**values))
+        makes = (supplier.get_consumer, supplier.get_restore_consumer, supplier.get_global_consumer)
+        made: list[Any] = [make(name) for make, name in zip(makes, ("main", "restore", "global"), strict=True)]
+        made += [supplier.get_producer("producer")]
+        assert not any(isinstance(client, LibrdkafkaReader | LibrdkafkaWriter) for client in made)
+        for client in made:
+            client.close()
+        return sorted(supplier.telemetries())
+
+    assert pushing() == ["global", "main", "producer", "restore"]
+    assert pushing(enable__metrics__push=False) == []
+    assert pushing(producer__enable__metrics__push="false") == ["global", "main", "restore"]
+    assert pushing(restore__consumer__enable__metrics__push=False) == ["global", "main", "producer"]
+
+
 def test_clients_of_a_custom_supplier_are_used() -> None:
     """The supplier may return confluent-kafka's clients, or objects with their methods."""
 

@@ -95,12 +95,23 @@ class StreamsConfig(Mapping[str, Any]):
                     f"commit.interval.ms={commit} is above transaction.timeout.ms={transaction}: the broker aborts "
                     "each transaction before its commit. Lower the first or raise producer.transaction.timeout.ms."
                 )
+        self._validate_metrics_push()
         tags = self.with_prefix("client.tag.")
         missing = [tag for tag in self["rack.aware.assignment.tags"] if tag not in tags]
         if missing:
             raise ConfigError(
                 f"rack.aware.assignment.tags names {missing[0]!r}: give its value as client.tag.{missing[0]}."
             )
+
+    def _validate_metrics_push(self) -> None:
+        """Check that the clients that push an application's metrics may do so (KIP-1076)."""
+        name = "enable.metrics.push"
+        for prefixes in (("consumer.", "main.consumer."), ("admin.",)):
+            if self[name] and not self.of_client(name, *prefixes):
+                raise ConfigError(
+                    f"{name} is true, but {prefixes[-1]}{name} is false: this client pushes the application's metrics. "
+                    f"Set both, or {name}=false to push none."
+                )
 
     def __getitem__(self, name: str) -> Any:
         if name in self._effective:

@@ -124,6 +124,18 @@ class TakeSnapshot:
     directory: str
 
 
+@dataclass(frozen=True, slots=True)
+class AskClientInstanceIds:
+    """Command: ask for the ids that brokers have given to the thread's clients (KIP-714).
+
+    timeout_ms: how long the thread may wait for brokers. The answer is a QueryResult: a UUID by client id, without
+    clients that push no metrics, or an error.
+    """
+
+    id: int
+    timeout_ms: int
+
+
 #: The method of a Query for summaries of all stores, whatever its store.
 LIST_STORES = "view_stores"
 #: The method of a Query for the positions in the changelogs of all stores, by task; see StoreChangelogReader.positions.
@@ -140,6 +152,7 @@ Command = (
     | DescribeTopology
     | ReadStore
     | TakeSnapshot
+    | AskClientInstanceIds
 )
 
 

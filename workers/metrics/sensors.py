@@ -23,6 +23,17 @@ class MetricGroup:
     values: Mapping[str, float] = field(default_factory=dict)
 
 
+#: Metrics of Kafka Streams that are named totals and are gauges.
+_GAUGES = ("-remaining-records-total", "-bytes-total")
+#: Counters of Kafka Streams that are not named so.
+_COUNTERS = frozenset(("failed-stream-threads",))
+
+
+def only_grows(name: str) -> bool:
+    """Return whether a metric is a counter, by its name."""
+    return name in _COUNTERS or (name.endswith("-total") and not name.endswith(_GAUGES))
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One value. Rates are per second, latencies in ms, sizes in bytes; a few values are text."""

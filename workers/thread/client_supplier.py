@@ -29,6 +29,7 @@ from penstock.clients.network_settings import NETWORK_FIELDS, NetworkSettings, n
 from penstock.clients.reading import fetch_settings as fetching
 from penstock.clients.reading.fetcher import Fetcher
 from penstock.clients.reading.reader import Reader
+from penstock.clients.telemetry.client_telemetry import ClientTelemetry
 from penstock.clients.writing import produce_settings as producing
 from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
@@ -75,6 +76,9 @@ _PRODUCER_FIXED: Mapping[str, object] = {"partitioner": "murmur2_random"}
 _RESOLVED = ("consumer.", "main.consumer.", "producer.")
 #: The ones that librdkafka's producer knows.
 _FOR_PRODUCER = ("linger.ms", "acks", "enable.idempotence", "delivery.timeout.ms")
+#: Attributes that describe a client in pushed metrics, by the settings with their values (Kafka:
+#: ClientTelemetryProvider). ThreadTelemetry adds the group's.
+_LABELS = {"transactional.id": "transactional_id", "client.rack": "client_rack"}
 #: The first partition for records without keys.
 _SEEDS = 1 << 16
 
@@ -91,6 +95,14 @@ class KafkaClientSupplier:
     def __init__(self, config: StreamsConfig, clock: Clock | None = None) -> None:
         self._config = config
         self._clock = clock or SystemClock()
+        self._telemetries: dict[str, ClientTelemetry] = {}
+
+    def telemetries(self) -> Mapping[str, ClientTelemetry]:
+        """Return what pushes the metrics of the readers and writers to a broker, by client id (KIP-714).
+
+        Empty with ``enable.metrics.push=false``. Clients of librdkafka are not in it: they push librdkafka's metrics.
+        """
+        return self._telemetries
 
     def get_consumer(self, client_id: str) -> Reader | Consumer:
         """Return the reader of input topics; see the class for the allowed types."""
@@ -111,7 +123,17 @@ class KafkaClientSupplier:
             return librdkafka.make_reader(settings)
         log = PrefixedLogger("penstock.clients.reading", f"[{client_id}] ")
         found = fetching.fetch_settings(settings, max_record_bytes=self._config["penstock.record.max.bytes"])
-        return Fetcher(KafkaBrokers(found), found, self._clock, log)
+        brokers = KafkaBrokers(found)
+        self._add_telemetry(brokers, settings, *prefixes)
+        return Fetcher(brokers, found, self._clock, log)
+
+    def _add_telemetry(self, brokers: KafkaBrokers, settings: Mapping[str, object], *prefixes: str) -> None:
+        """Push the metrics of a client with these settings, unless that is disabled."""
+        if not self._config.of_client("enable.metrics.push", *prefixes):
+            return
+        client_id = str(settings["client.id"])
+        labels = {label: str(settings[key]) for key, label in _LABELS.items() if settings.get(key)}
+        self._telemetries[client_id] = ClientTelemetry(client_id, brokers, labels, self._clock, random.Random())
 
     def _is_own(self, key: str, doing: str, unknown: Collection[str]) -> bool:
         """Return whether Penstock's own client is used; the log names the reason if not."""
@@ -133,7 +155,9 @@ class KafkaClientSupplier:
         found = producing.produce_settings(settings)
         kind = KafkaProducer if transactional_id is None else TransactionalKafkaProducer
         log = PrefixedLogger("penstock.clients.writing", f"[{client_id}] ")
-        return kind(KafkaBrokers(found, creates_topics=True), found, self._clock, log, random.randrange(_SEEDS))
+        brokers = KafkaBrokers(found, creates_topics=True)
+        self._add_telemetry(brokers, settings, "producer.")
+        return kind(brokers, found, self._clock, log, random.randrange(_SEEDS))
 
     def confluent_consumer(self, client_id: str) -> Consumer:
         """Return a confluent_kafka.Consumer for assign(), with the main consumer's configuration."""
@@ -177,6 +201,15 @@ class KafkaClientSupplier:
         if unknown:
             LOG.info("Only the command line's admin client, which is librdkafka's, knows %s", ", ".join(unknown))
         return KafkaAdmin(network_settings(settings))
+
+    def get_admin_telemetry(self, client_id: str) -> tuple[KafkaBrokers, ClientTelemetry]:
+        """Return what pushes the application's own metrics, as an admin client (KIP-1076), and its connections.
+
+        The caller closes both.
+        """
+        settings = {**self._common(client_id, "admin."), **self._given("admin.")}
+        brokers = KafkaBrokers(network_settings(settings))
+        return brokers, ClientTelemetry(client_id, brokers, {}, self._clock, random.Random())
 
     def get_admin_client(self, client_id: str) -> AdminClient:
         """Return librdkafka's admin client, which the command line uses for groups and for deleting topics."""
@@ -236,6 +269,12 @@ class KafkaClientSupplier:
             for name, value in self._config.with_prefix(prefix).items()
             if not (prefix in _RESOLVED and name in KEYS and KEYS[name].client)
         }
+
+
+def configured_supplier(config: StreamsConfig, clock: Clock) -> KafkaClientSupplier:
+    """Return the object named by ``default.client.supplier``, by default Penstock's clients."""
+    supplier: type[KafkaClientSupplier] = config["default.client.supplier"] or KafkaClientSupplier
+    return supplier(config, clock)
 
 
 def static_instance_id(config: StreamsConfig, process_id: object, slot: int) -> str | None:

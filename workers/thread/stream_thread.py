@@ -75,7 +75,7 @@ class StreamThread:
         self.changelog_reader = parts.changelog_reader
         self.global_state = parts.global_state
         self.status = parts.status
-        self.commands = ThreadCommands(parts.control, self, parts.answers)
+        self.commands = ThreadCommands(parts.control, self, parts.answers, parts.telemetry)
         self._batches = BatchSizer()
         config = parts.config
         self.poll_ms: int = config["poll.ms"]
@@ -147,6 +147,7 @@ class StreamThread:
         while self.is_running and not step():
             self.time.advance()
             self.commands.poll()
+            self._parts.telemetry.advance()
             self.status.report()
 
     @property
@@ -214,6 +215,7 @@ class StreamThread:
         unclosed = self._close("task manager", lambda: parts.task_manager.shutdown(clean_run))
         if unclosed is not None and clean_run:
             self._report(unclosed)
+        self._close("telemetry", parts.telemetry.close)  # with the last totals, while the clients are connected
         self._close("producer", self.producer.close)
         # Leaving lets others take over immediately; a static member's tasks wait for its replacement.
         self._close("group membership", lambda: parts.group.close(self._leave_group))
@@ -266,6 +268,7 @@ class StreamThread:
         self._parts.open_transactions.poll()
         if self._parts.stalls.check(self.time.now_ms):
             self.shutdown()  # the supervisor replaces a process that ends without a request
+        self._parts.telemetry.advance()
         self.status.report()
 
     def _poll_phase(self) -> int:

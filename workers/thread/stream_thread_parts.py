@@ -22,7 +22,6 @@ from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.statestore.store_factory import OpenRows
 from penstock.topology.config.config_keys import EXACTLY_ONCE_V2
-from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.exception_handlers import asks_for_sources
 from penstock.topology.errors import StreamsError
 from penstock.topology.graph.processor_topology import ProcessorTopology
@@ -77,10 +76,11 @@ from ..tasks.task_commits import TaskCommits
 from ..tasks.task_creator import StandbyTaskCreator, TaskCreator
 from ..tasks.task_manager import TaskManager
 from ..tasks.task_timeouts import TaskTimeouts
-from .client_supplier import KafkaClientSupplier, static_instance_id
+from .client_supplier import KafkaClientSupplier, configured_supplier, static_instance_id
 from .event_loop import EventLoopThread, MakeAsyncCalls
 from .thread_commands import Answers
 from .thread_status import Measurement, StatusReporter
+from .thread_telemetry import ThreadTelemetry
 
 #: Time limit for the group leader's requests of offsets, in ms.
 OFFSETS_TIMEOUT_MS = 10_000
@@ -118,12 +118,6 @@ def create_parts(
     listeners = (state_restore_listener or StateRestoreListener(), standby_update_listener or StandbyUpdateListener())
     beside = background or ThreadPoolExecutor(1, "background"), make_async_calls
     return StreamThreadParts(topology, spec, control, supplier, clock, sleep, *listeners, open_rows, *beside)
-
-
-def configured_supplier(config: StreamsConfig, clock: Clock) -> KafkaClientSupplier:
-    """Return the object named by ``default.client.supplier``, by default Penstock's clients."""
-    supplier: type[KafkaClientSupplier] = config["default.client.supplier"] or KafkaClientSupplier
-    return supplier(config, clock)
 
 
 @dataclass(eq=False)
@@ -231,6 +225,15 @@ class StreamThreadParts:
             self.log,
         )
         self.answers = self._answers()
+        self.telemetry = ThreadTelemetry(
+            self.supplier.telemetries,
+            f"{self.name}-consumer",
+            self._member_labels,
+            self.answers.measurement.groups,
+            self.answers.measurement.of_clients,
+            self.clock,
+            self.control.report,
+        )
         self.stalls = StallResponse(
             self._stall_watchdog(self.consumer), self.task_manager, self.metrics, self.control, self.log
         )
@@ -240,6 +243,15 @@ class StreamThreadParts:
             "state directory": self.state_directory.close,
             "background": self.background.shutdown,
         }
+
+    def _member_labels(self) -> dict[str, str]:
+        """Return what describes this thread's member in pushed metrics (Kafka: ClientTelemetryProvider)."""
+        labels = {
+            "group_id": self.application_id,
+            "group_instance_id": self.instance_id,
+            "group_member_id": self.membership.member_id,
+        }
+        return {name: value for name, value in labels.items() if value}
 
     def _topic_counts(self, patience_ms: int | None = None) -> dict[str, int]:
         """Return the partition counts of all topics of the cluster. patience_ms: time limit."""
@@ -294,6 +306,8 @@ class StreamThreadParts:
                 self.client_health,
                 self.metrics,
                 self.custom_metrics,
+                self.spec.process_id,
+                self.states,
             ),
             self.topology,
             built,

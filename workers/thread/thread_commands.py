@@ -21,6 +21,7 @@ from penstock.topology.records import TaskId
 from ..control.messages import (
     LIST_LAGS,
     LIST_STORES,
+    AskClientInstanceIds,
     Command,
     DescribeTopology,
     Measure,
@@ -43,6 +44,7 @@ from ..queries.topology_json import topology_json
 from ..tasks.task import Task
 from ..tasks.task_manager import TaskManager
 from .thread_status import Measurement
+from .thread_telemetry import ThreadTelemetry
 
 if TYPE_CHECKING:
     from .stream_thread import StreamThread
@@ -79,7 +81,10 @@ class Answers:
 class ThreadCommands:
     """Polled once in each iteration, so that a command takes effect between two batches, never within one."""
 
-    def __init__(self, control: ThreadControl, thread: StreamThread, answers: Answers) -> None:
+    def __init__(
+        self, control: ThreadControl, thread: StreamThread, answers: Answers, telemetry: ThreadTelemetry
+    ) -> None:
+        self._telemetry = telemetry
         self._control = control
         self._thread = thread
         self._answers = answers
@@ -109,6 +114,8 @@ class ThreadCommands:
                 self._control.report(QueryResult(command.id, self._answers.reader.read(command)))
             case TakeSnapshot():
                 self._control.report(take(command, self._thread.task_manager))
+            case AskClientInstanceIds():
+                self._telemetry.ask(command)
             case DescribeTopology():
                 self._control.report(QueryResult(command.id, self._answers.describe_topology()))
 

@@ -158,6 +158,8 @@ class Measurement:
     clients: ClientHealth
     metrics: ThreadMetrics
     custom_metrics: CustomMetrics
+    process_id: str
+    states: StateMachine[StreamThreadState]
 
     def __post_init__(self, thread_id: str) -> None:
         self._tags = {"thread-id": thread_id}
@@ -167,6 +169,7 @@ class Measurement:
         now_ms, tags, tasks = self.time.now_ms, self._tags, self.task_manager.all_tasks()
         return (
             MetricGroup(THREAD_GROUP, tags, self.metrics.snapshot(now_ms)),
+            MetricGroup(THREAD_GROUP, {**tags, "process-id": self.process_id}, {"thread-state": self._state()}),
             MetricGroup(UPDATER_GROUP, tags, self._restoring(tasks)),
             MetricGroup(TRANSACTION_GROUP, tags, {"aborted-total": float(self.producer.transactions_aborted)}),
             *dead_letters(tags, self.producer),
@@ -174,6 +177,14 @@ class Measurement:
             *self.custom_metrics.groups(),
             *(group for task in tasks for group in self._of_task(task, now_ms)),
         )
+
+    def _state(self) -> float:
+        """Return the thread's state as a number (KIP-1091)."""
+        return float(list(StreamThreadState).index(self.states.state))
+
+    def of_clients(self) -> Iterator[MetricGroup]:
+        """Return the metrics of the thread's Kafka clients."""
+        return self.clients.groups(self.time.now_ms)
 
     def _restoring(self, tasks: list[Task]) -> dict[str, float]:
         return {
