@@ -106,6 +106,14 @@ from penstock.topology.records import (
 )
 from penstock.topology.serdes.serdes import Serde, Serdes
 from penstock.topology.stores.custom_store import StateRestoreCallback, StateStore, StateStoreContext
+from penstock.topology.stores.dsl_store_suppliers import (
+    DslKeyValueParams,
+    DslSessionParams,
+    DslStoreSuppliers,
+    DslWindowParams,
+    InMemoryDslStoreSuppliers,
+    RocksDBDslStoreSuppliers,
+)
 from penstock.topology.stores.materialized import Materialized
 from penstock.topology.stores.stores import Stores, StoreSupplier
 from penstock.topology.stores.timer import Timer
@@ -185,6 +193,12 @@ __all__ = [
     "Materialized",
     "Stores",
     "StoreSupplier",
+    "DslStoreSuppliers",
+    "RocksDBDslStoreSuppliers",
+    "InMemoryDslStoreSuppliers",
+    "DslKeyValueParams",
+    "DslWindowParams",
+    "DslSessionParams",
     "Ttl",
     "Timer",
     "StoreBuilder",

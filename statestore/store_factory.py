@@ -17,12 +17,14 @@ from .cache.thread_cache import ThreadCache
 from .directory.state_directory import CUSTOM_DIRECTORY, STORES_DIRECTORY
 from .memory_store import InMemoryStore, MemoryLRUCache
 from .rows.bytes_store import BytesStore
+from .rows.own_rows import OwnRows, own_rows
 from .rows.rocksdb_store import RocksDBStore
 from .stores.custom_store import CustomStore, open_custom_store
 from .stores.dated_stores import ExpiringStore, TimerStore, check_layout
 from .stores.key_value_store import TaskKeyValueStore
 from .stores.list_value_store import ListValueStore
 from .stores.segmented_stores import TaskSessionStore, TaskWindowStore
+from .stores.segments import segment_interval_ms
 from .stores.state_store import StateStore
 from .stores.versioned_store import VersionedStore
 
@@ -95,11 +97,16 @@ def recycled_rows(recycled: StateStore, task: TaskContext) -> BytesStore:
     rows = recycled.detach()
     if isinstance(rows, RocksDBStore):
         rows.belongs_to(task.request_commit)
+    elif isinstance(rows, OwnRows):
+        rows.moved_to(task)
     return rows
 
 
 def build_rows(builder: StoreBuilder, task: TaskContext, directory: Path | None) -> BytesStore:
     """Open the rows of a store."""
+    if builder.backend is StoreBackend.CUSTOM:
+        own = open_custom_store(builder, task, directory and directory / CUSTOM_DIRECTORY / builder.name)
+        return own_rows(builder, own, segment_interval_ms(builder.retention_ms or 0))
     if builder.backend is StoreBackend.LRU:
         if builder.max_entries is None:
             raise StreamsError(f"The LRU store {builder.name} needs max_entries")

@@ -13,7 +13,7 @@ from typing import Any
 from penstock.topology.clocks import Punctuation
 from penstock.topology.config.config_keys import EXACTLY_ONCE_V2
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.topology.context.store_interfaces import StoreKind
+from penstock.topology.context.store_interfaces import StoreBackend, StoreKind
 from penstock.topology.context.timestamp_extractors import fail_on_invalid_timestamp
 from penstock.topology.errors import TopologyError
 from penstock.topology.graph.processor_topology import (
@@ -319,7 +319,7 @@ def _capability(
     if isinstance(node, SinkNode):
         sends_on = node.topic in internal and buckets_of(topology, config) > 1
         return (Capability.COARSER, _SENT_ON) if sends_on else _IDENTICAL
-    if any(name in topology.stores and topology.stores[name].kind is StoreKind.CUSTOM for name in node.stores):
+    if any(name in topology.stores and topology.stores[name].backend is StoreBackend.CUSTOM for name in node.stores):
         return _CUSTOM_STORE
     capability, text = operator_capability(node.operator)
     cached = [

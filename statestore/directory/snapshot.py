@@ -69,7 +69,7 @@ def checkpoint_stores(stores: Mapping[str, StateStore], directory: Path) -> dict
     """
     offsets = {}
     for name, store in stores.items():
-        if store.rows.persistent:
+        if store.rows.persistent and store.rows.in_snapshots:
             store.rows.checkpoint(directory / STORES_DIRECTORY / name)
             offsets[name] = store.committed_offset()
     return offsets

@@ -29,7 +29,9 @@ class BytesStore(ABC):
     """An ordered map from bytes to bytes; None as a value deletes. Bounds are start <= key < end, None for open."""
 
     #: Whether the rows are on disk.
-    persistent: ClassVar[bool] = False
+    persistent: bool = False
+    #: Whether checkpoint() can copy rows on disk.
+    in_snapshots: ClassVar[bool] = True
     #: What all reads and updates go through; None for rows in memory.
     buffer: RowBuffer | None = None
 

@@ -79,7 +79,7 @@ class DatedRows(BytesStore):
 
     def __init__(self, rows: BytesStore) -> None:
         self.below = rows
-        self.persistent = rows.persistent  # type: ignore[misc]  # of the rows below
+        self.persistent = rows.persistent
         self.indexes = {clock: TimeIndex(rows, INDEX + letter) for clock, letter in CLOCK_BYTES.items()}
 
     @override

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from penstock.topology.context.store_interfaces import StoreBuilder
+from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import PenstockError, ProcessorStateError, StreamsError
 from penstock.topology.operators.user_context import UserContext
@@ -28,7 +28,8 @@ RESTORED_RECORDS = 10_000
 class CustomStore(StateStore):
     """A user's store in its task. directory: the store's own, None if there is no disk.
 
-    Its rows are always empty: a custom store has neither a cache nor a part in snapshots.
+    Its rows are always empty: a custom store has neither a cache nor a part in snapshots. Of the store of an operator
+    it runs the user's part; the rest is OwnRows.
     """
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, directory: Path | None) -> None:
@@ -48,7 +49,7 @@ class CustomStore(StateStore):
         self._context = _StoreContext(self)
         with self._named("init()"):
             self._custom.init(self._context, self._custom)
-        if builder.logging and self.restore_callback is None:
+        if builder.logging and self.restore_callback is None and builder.kind is StoreKind.CUSTOM:
             raise ProcessorStateError(f"{self}: init() did not call context.register(), so it could not be restored")
         self._custom.is_open = True
 
@@ -122,9 +123,13 @@ class CustomStore(StateStore):
                     for message in messages
                 ]
             )
+        self.note_restored(len(messages), next_offset)
+
+    def note_restored(self, count: int, next_offset: int | None) -> None:
+        """Count restored records; commit them with the offset after them, if they are many."""
         if next_offset is not None:
             self._restored_offset = next_offset
-            self._uncommitted += len(messages)
+            self._uncommitted += count
             if self._uncommitted >= RESTORED_RECORDS:
                 self.persist()
 
@@ -183,6 +188,8 @@ class _StoreContext(UserContext):
     def log_change(
         self, key: bytes, value: bytes | None, timestamp: int | None = None, headers: HeadersLike = None
     ) -> None:
+        if self._store.builder.kind is not StoreKind.CUSTOM:
+            raise StreamsError(f"{self._store} is an operator's, which logs the changes itself")
         if self._store.builder.logging:
             at = self._task.timestamp if timestamp is None else timestamp
             self._task.output.log_change(self._store.name, key, value, at, as_headers(headers))

@@ -22,7 +22,7 @@ from penstock.topology.records import Message, Windowed
 from penstock.topology.serdes.serdes import direct, takes_none
 
 from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
-from .segments import KeySchema, Segments
+from .segments import KeySchema, OwnSegments, Segments
 from .state_store import LONG_MAX, StateStore
 from .store_iterator import StoreIterator
 from .values import TIMESTAMPED, Values, headers_logged, rows_for_nodes
@@ -59,15 +59,16 @@ class SegmentedStore(StateStore):
         self._encode_key = self.serdes.encode_key
         if builder.retention_ms is None:
             raise StreamsError(f"The store {builder.name} was declared without a retention; set it")
-        in_memory = builder.backend is StoreBackend.IN_MEMORY
+        in_memory = builder.expires_exactly
+        is_own = builder.backend is StoreBackend.CUSTOM
         name = builder.name
-        self.segments = Segments(
+        self.segments = (OwnSegments if is_own else Segments)(
             rows,
             schema,
             builder.retention_ms,
             lambda: task.record_dropped(name, "expired window segment"),
             exact=in_memory,
-            indexed=in_memory or builder.time_ordered,
+            indexed=(in_memory or builder.time_ordered) and not is_own,
             visible_ms=builder.retention_ms + (self._shown_longer_ms if builder.time_ordered and not in_memory else 0),
         )
 
@@ -127,7 +128,7 @@ class TaskWindowStore(SegmentedStore):
         super().__init__(builder, task, rows, WINDOW_KEY_SCHEMA)
         self._size_ms = builder.window_size_ms or 0
         self._duplicates = builder.retain_duplicates
-        self._in_memory = builder.backend is StoreBackend.IN_MEMORY
+        self._in_memory = builder.expires_exactly
         self.segments.sequence = rows.committed_mark(SEQUENCE) or 0
 
     def put(self, key: object, value: object, window_start: int) -> None:
@@ -295,7 +296,7 @@ class TaskSessionStore(SegmentedStore):
     """
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
-        super().__init__(builder, task, rows, END_FIRST if builder.backend is StoreBackend.IN_MEMORY else TIME_FIRST)
+        super().__init__(builder, task, rows, END_FIRST if builder.expires_exactly else TIME_FIRST)
 
     def put(self, session: Windowed, value: object) -> None:
         """Set the aggregate of a session, None deletes it."""
@@ -348,7 +349,7 @@ class TaskSessionStore(SegmentedStore):
         Sorted by end first if the store is ordered by time (emit on window close) or in memory. A time-ordered store
         also shows expired sessions until their segment is dropped, so no session that closes late is lost.
         """
-        hidden_too = self.builder.time_ordered and self.builder.backend is not StoreBackend.IN_MEMORY
+        hidden_too = self.builder.time_ordered and not self.builder.expires_exactly
         return StoreIterator(self._decoded(self._scan(earliest_end, latest_end, False, hidden_too)))
 
     def fetch(self, key: object) -> Rows[tuple[Windowed, Any]]:

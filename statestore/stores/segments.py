@@ -17,10 +17,13 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from penstock.kernel.rows import SegmentTimes
 from penstock.topology.records import Message
 
 from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
+from ..rows.own_rows import OwnTimedRows
 from .state_store import LONG
 
 #: Shortest segment in ms (Kafka Streams: Stores.persistentWindowStore).
@@ -33,6 +36,11 @@ _pack = LONG.pack
 
 #: The time of a row (for its expiry), the second number of its key, and its value.
 TimedRow = tuple[int, int, bytes]
+
+
+def segment_interval_ms(retention_ms: int) -> int:
+    """Return the length of a segment of rows that are kept for this long."""
+    return max(retention_ms // 2, SEGMENT_INTERVAL_MIN_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,7 @@ class Segments(SegmentTimes):
         indexed: bool,
         visible_ms: int | None = None,
     ) -> None:
-        interval_ms = max(retention_ms // 2, SEGMENT_INTERVAL_MIN_MS)
+        interval_ms = segment_interval_ms(retention_ms)
         latest = rows.latest_rows(schema.suffix.size - LONG.size, interval_ms)
         visible_ms = retention_ms if visible_ms is None else visible_ms
         super().__init__(retention_ms, visible_ms, interval_ms, exact, indexed, latest)
@@ -212,3 +220,23 @@ class Segments(SegmentTimes):
             index_key = self.schema.index_key
             found += [(INDEX_PREFIX + index_key(key), None if data is None else b"") for key, _, data in live]
         return found
+
+
+class OwnSegments(Segments):
+    """The rows of a user's store. It has its own order by time, so that there is no index."""
+
+    rows: OwnTimedRows
+
+    @override
+    def drop(self, first: int, end: int) -> None:
+        self.rows.expire(first - first % self.interval_ms, end - end % self.interval_ms)
+
+    @override
+    def scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
+        first, last = max(time_from, self.live_from), min(time_to, self.observed_ms)
+        found = self.rows.by_time(first, last) if first <= last else []
+        return iter(found[::-1] if reverse else found)
+
+    @override
+    def scan_order(self, row_key: bytes) -> bytes:
+        return self.schema.index_key(row_key[8:])

@@ -52,7 +52,7 @@ def scope(store: StateStore) -> str:
         return "in-memory-suppression"
     if store.builder.backend is StoreBackend.LRU:
         return "in-memory-lru"
-    if kind is StoreKind.CUSTOM:
+    if store.builder.backend is StoreBackend.CUSTOM:
         return "custom"
     where = "rocksdb" if store.persistent else "in-memory"
     return f"{where}-{_KINDS.get(kind, '')}".rstrip("-")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.durations import Duration, non_negative_millis
 from ..common.naming import Named
-from ..context.store_interfaces import StoreBuilder, StoreKind
+from ..context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 from ..errors import TopologyError
 from ..graph.graph_nodes import ProcessorGraphNode, StreamJoinSide, StreamStreamJoinNode, StreamTableJoinNode
 from ..operators.stateless import PassThrough
@@ -22,8 +22,9 @@ from ..operators.stream_join import (
 from ..operators.stream_join_serdes import LeftOrRightValueSerde, TimestampedKeyAndJoinSideSerde
 from ..operators.stream_table_join import KStreamGlobalKTableJoin, KStreamKTableJoin
 from ..serdes.serdes import Serde, SerdeLike, as_serde
-from ..stores.materialized import Materialized, StoreFactory
-from ..stores.stores import Stores, StoreSupplier, SupplierKind
+from ..stores.dsl_store_suppliers import DslStore
+from ..stores.materialized import Materialized, StoreFactory, supplied
+from ..stores.stores import Stores, StoreSupplier, SupplierKind, as_supplier
 from ..stores.windows import JoinWindows
 from .global_ktable import GlobalKTable
 
@@ -88,8 +89,8 @@ class _StreamJoin:
     key_serde: SerdeLike | None = field(default=None, kw_only=True)
     value_serde: SerdeLike | None = field(default=None, kw_only=True)
     other_value_serde: SerdeLike | None = field(default=None, kw_only=True)
-    this_store: StoreSupplier | None = field(default=None, kw_only=True)
-    other_store: StoreSupplier | None = field(default=None, kw_only=True)
+    this_store: DslStore | None = field(default=None, kw_only=True)
+    other_store: DslStore | None = field(default=None, kw_only=True)
 
     @property
     def materialized(self) -> Materialized:
@@ -219,10 +220,12 @@ class _StreamJoinGraph:
         self.merge_name = named.suffix_or_generate("-merge", builder, "KSTREAM-MERGE-")
         base = join.materialized.store_name
         self.this_store = self._window_store(
-            join.this_store, this_generated if base is None else base + this_suffix, join.value_serde
+            as_supplier(join.this_store), this_generated if base is None else base + this_suffix, join.value_serde
         )
         self.other_store = self._window_store(
-            join.other_store, other_generated if base is None else base + other_suffix, join.other_value_serde
+            as_supplier(join.other_store),
+            other_generated if base is None else base + other_suffix,
+            join.other_value_serde,
         )
         if (
             join.this_store is not None
@@ -265,13 +268,13 @@ class _StreamJoinGraph:
 
     def _window_store(self, supplier: StoreSupplier | None, name: str, value_serde: SerdeLike | None) -> StoreFactory:
         join = self.join
-        if supplier is not None:
+        if supplier is not None and supplier.make is None:
             self._check_supplier(supplier)
             builder = Stores.window_store_builder(supplier, join.key_serde, value_serde)
             return StoreFactory(replace(builder, log_headers=True, logged_in_window=True))
         given = join.materialized
         builder = StoreBuilder(
-            f"{name}-store",
+            f"{name}-store" if supplier is None else supplier.name,
             StoreKind.WINDOW,
             as_serde(join.key_serde),
             as_serde(value_serde),
@@ -283,6 +286,8 @@ class _StreamJoinGraph:
             log_headers=True,
             logged_in_window=True,
         )
+        if supplier is not None:
+            return StoreFactory(supplied(builder, supplier))
         return StoreFactory(builder, named=given.store_name is not None, dsl=True, store_type=given.store_type)
 
     def _check_supplier(self, supplier: StoreSupplier) -> None:
@@ -312,5 +317,6 @@ class _StreamJoinGraph:
             logging=given.logging,
             log_config=given.log_config,
         )
-        backend = given.store_type if join.this_store is None else join.this_store.backend
+        own = as_supplier(join.this_store)
+        backend = given.store_type if own is None or own.backend is StoreBackend.CUSTOM else own.backend
         return StoreFactory(builder, named=base is not None, dsl=True, store_type=backend)

@@ -9,8 +9,8 @@ from typing import Any, TypedDict, TypeVar
 from ..common.durations import Duration
 from ..graph.declarations import Partitioner
 from ..serdes.serdes import SerdeLike
+from ..stores.dsl_store_suppliers import DslStore
 from ..stores.materialized import Materialized, StoreOption, materialized_option
-from ..stores.stores import StoreSupplier
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,8 +46,8 @@ class StreamJoinedOptions(JoinedOptions, total=False):
     """Options of its joins with a stream (Kafka Streams: StreamJoined)."""
 
     store: StoreOption
-    this_store: StoreSupplier | None
-    other_store: StoreSupplier | None
+    this_store: DslStore | None
+    other_store: DslStore | None
 
 
 class TableJoinedOptions(JoinedOptions, total=False):

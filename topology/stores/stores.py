@@ -44,6 +44,8 @@ class SupplierKind(Enum):
     VERSIONED = "versioned key-value"
     WINDOW = "window"
     SESSION = "session"
+    #: Of a class of the user, whose interface decides.
+    CUSTOM = "custom"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,28 @@ class StoreSupplier:
     retain_duplicates: bool = False
     headers: bool = False
     ttl: Ttl | None = None
+    #: Ordered by time, as stores of results emitted on window close are.
+    time_ordered: bool = False
+    #: Makes the user's store from its name; only of custom stores.
+    make: Callable[[str], StateStore] | None = None
+
+    @classmethod
+    def of_operator(
+        cls, name: str, backend: StoreBackend, kind: str, timestamped: bool, headers: bool, **more: Any
+    ) -> StoreSupplier:
+        """Return the supplier of an operator's default store. kind: a name of SupplierKind."""
+        in_rocksdb = backend is StoreBackend.ROCKSDB  # Kafka Streams' stores in memory have no format with headers
+        return cls(name, SupplierKind[kind], backend, timestamped, headers=headers and in_rocksdb, **more)
+
+    @classmethod
+    def of_builder(cls, builder: StoreBuilder[Any]) -> StoreSupplier:
+        """Return the supplier of a user's store, for operators; raises TopologyError for the builder of another."""
+        if builder.kind is not StoreKind.CUSTOM:
+            raise TopologyError(
+                f'The builder of store "{builder.name}" is for processors; operators need a supplier of Stores, or '
+                "custom_store_builder()"
+            )
+        return cls(builder.name, SupplierKind.CUSTOM, StoreBackend.CUSTOM, make=builder.supplier)
 
     @property
     def versioned(self) -> bool:
@@ -74,10 +98,15 @@ class StoreSupplier:
 
     def require(self, kinds: tuple[SupplierKind, ...], where: str) -> StoreSupplier:
         """Return this supplier; raises TopologyError if it is of another kind than where can use."""
-        if self.kind not in kinds:
+        if self.kind not in kinds and (self.kind is not SupplierKind.CUSTOM or kinds == (SupplierKind.VERSIONED,)):
             wanted = " or ".join(kind.value for kind in kinds)
             raise TopologyError(f'{where} needs a {wanted} store, but "{self.name}" is a {self.kind.value} store')
         return self
+
+
+def as_supplier(store: StoreSupplier | StoreBuilder[Any] | None) -> StoreSupplier | None:
+    """Return the supplier of an operator's store; raises TopologyError for a builder of another store."""
+    return StoreSupplier.of_builder(store) if isinstance(store, StoreBuilder) else store
 
 
 #: A time to live: a duration of stream time, or a Ttl.
