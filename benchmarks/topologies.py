@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 from datetime import timedelta
 from typing import Any
 
@@ -123,7 +122,7 @@ def padded_count() -> Topology:
     padding = int(os.environ[PADDING_VARIABLE])
 
     def add(user: str, _: bytes, row: bytes) -> bytes:
-        rest = row[8:] or random.Random(user).randbytes(padding)
+        rest = row[8:] or os.urandom(padding)
         return (int.from_bytes(row[:8]) + 1).to_bytes(8) + rest
 
     builder = StreamsBuilder()

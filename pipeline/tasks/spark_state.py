@@ -13,15 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql.streaming import StatefulProcessorHandle
-from pyspark.sql.streaming.proto.StateMessage_pb2 import (
-    GetValue,
-    MapStateCall,
-    RemoveKey,
-    StateRequest,
-    StateResponse,
-    StateVariableRequest,
-    UpdateValue,
-)
+from pyspark.sql.streaming.proto.StateMessage_pb2 import StateRequest, StateResponse
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from penstock.topology.errors import StreamsError
@@ -50,6 +42,9 @@ class SparkState:
         """Register the variable; PySpark allows that in a processor's init() only."""
         handle.getMapState(STATE_VARIABLE, KEY_SCHEMA, VALUE_SCHEMA)
         self._socket: Any = handle._statefulProcessorApiClient.sockfile
+        self._request = StateRequest()
+        self._call = self._request.stateVariableRequest.mapStateCall
+        self._call.stateName = STATE_VARIABLE
         self._waiting = 0
 
     def read(self, store: str, numbers: Sequence[int]) -> list[bytes | None]:
@@ -59,32 +54,35 @@ class SparkState:
         for number in numbers:
             if self._waiting == REQUESTS_MAX:
                 found += self._responses(REQUESTS_MAX // 2)
-            self._send(getValue=GetValue(userKey=_pickled((store, number))))
+            self._call.getValue.userKey = _pickled((store, number))
+            self._send()
         found += self._responses()
         return [pickle.loads(value)[0] if value else None for value in found]  # noqa: S301 - Spark's
 
     def write(self, store: str, number: int, data: bytes) -> None:
         """Keep a blob."""
-        self._change(updateValue=UpdateValue(userKey=_pickled((store, number)), value=_pickled((data,))))
+        update = self._call.updateValue
+        update.userKey, update.value = _pickled((store, number)), _pickled((data,))
+        self._change()
 
     def remove(self, store: str, number: int) -> None:
         """Remove an existing blob."""
-        self._change(removeKey=RemoveKey(userKey=_pickled((store, number))))
+        self._call.removeKey.userKey = _pickled((store, number))
+        self._change()
 
     def finish(self) -> None:
         """Wait until Spark has all changes. Raises StreamsError if it refused one."""
         self._responses()
 
-    def _change(self, **call: Any) -> None:
+    def _change(self) -> None:
         if self._waiting == REQUESTS_MAX:
             self._responses(REQUESTS_MAX // 2)
-        self._send(**call)
+        self._send()
 
-    def _send(self, **call: Any) -> None:
-        variable = StateVariableRequest(mapStateCall=MapStateCall(stateName=STATE_VARIABLE, **call))
-        request = StateRequest(stateVariableRequest=variable).SerializeToString()
-        self._socket.write(_header.pack(_VERSION, len(request)))
-        self._socket.write(request)
+    def _send(self) -> None:
+        """Send the call as it is."""
+        request = self._request.SerializeToString()
+        self._socket.write(_header.pack(_VERSION, len(request)) + request)
         self._waiting += 1
 
     def _responses(self, left: int = 0) -> list[bytes]:
