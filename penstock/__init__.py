@@ -138,6 +138,7 @@ if TYPE_CHECKING:
         StreamThreadError,
     )
     from penstock.supervisor.processes.worker import ThreadStatus
+    from penstock.supervisor.queries.client_instance_ids import ClientInstanceIds
     from penstock.workers.control.messages import LagInfo
     from penstock.workers.group.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
     from penstock.workers.restore.listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
@@ -163,6 +164,7 @@ __all__ = [
     "StreamsMetadata",
     "KeyQueryMetadata",
     "LagInfo",
+    "ClientInstanceIds",
     # streams and tables
     "KStream",
     "KTable",
@@ -285,6 +287,7 @@ _ON_DEMAND = {
     "StreamsMetadata": "penstock.workers.group.streams_metadata",
     "KeyQueryMetadata": "penstock.workers.group.streams_metadata",
     "LagInfo": "penstock.workers.control.messages",
+    "ClientInstanceIds": "penstock.supervisor.queries.client_instance_ids",
 }
 
 

@@ -47,6 +47,14 @@ WINDOW_KEY_SCHEMA = KeySchema(
 )
 
 
+def expires_exactly(builder: StoreBuilder) -> bool:
+    """Return whether rows expire at their time, and are ordered by time, as in Kafka Streams' stores in memory.
+
+    Those in RocksDB expire with their segment.
+    """
+    return builder.backend in (StoreBackend.IN_MEMORY, StoreBackend.CUSTOM)
+
+
 class SegmentedStore(StateStore):
     """A store whose rows expire. Raises StreamsError if it was declared without a retention."""
 
@@ -59,7 +67,7 @@ class SegmentedStore(StateStore):
         self._encode_key = self.serdes.encode_key
         if builder.retention_ms is None:
             raise StreamsError(f"The store {builder.name} was declared without a retention; set it")
-        in_memory = builder.expires_exactly
+        in_memory = expires_exactly(builder)
         is_own = builder.backend is StoreBackend.CUSTOM
         name = builder.name
         self.segments = (OwnSegments if is_own else Segments)(
@@ -128,7 +136,7 @@ class TaskWindowStore(SegmentedStore):
         super().__init__(builder, task, rows, WINDOW_KEY_SCHEMA)
         self._size_ms = builder.window_size_ms or 0
         self._duplicates = builder.retain_duplicates
-        self._in_memory = builder.expires_exactly
+        self._in_memory = expires_exactly(builder)
         self.segments.sequence = rows.committed_mark(SEQUENCE) or 0
 
     def put(self, key: object, value: object, window_start: int) -> None:
@@ -296,7 +304,7 @@ class TaskSessionStore(SegmentedStore):
     """
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
-        super().__init__(builder, task, rows, END_FIRST if builder.expires_exactly else TIME_FIRST)
+        super().__init__(builder, task, rows, END_FIRST if expires_exactly(builder) else TIME_FIRST)
 
     def put(self, session: Windowed, value: object) -> None:
         """Set the aggregate of a session, None deletes it."""
@@ -349,7 +357,7 @@ class TaskSessionStore(SegmentedStore):
         Sorted by end first if the store is ordered by time (emit on window close) or in memory. A time-ordered store
         also shows expired sessions until their segment is dropped, so no session that closes late is lost.
         """
-        hidden_too = self.builder.time_ordered and not self.builder.expires_exactly
+        hidden_too = self.builder.time_ordered and not expires_exactly(self.builder)
         return StoreIterator(self._decoded(self._scan(earliest_end, latest_end, False, hidden_too)))
 
     def fetch(self, key: object) -> Rows[tuple[Windowed, Any]]:

@@ -28,6 +28,7 @@ STREAMS = "org.apache.kafka.streams"
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     STREAMS: (
         *("StreamsBuilder", "Topology", "KafkaStreams", "StreamsConfig", "StoreQueryParameters"),
+        "ClientInstanceIds",
         *("TopologyTestDriver", "TestInputTopic", "TestOutputTopic"),
     ),
     f"{STREAMS}.kstream": (
@@ -49,6 +50,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
         *("ValueTimestampHeaders", "AggregationWithHeaders"),
         *("ReadOnlyKeyValueStore", "KeyValueStore", "ReadOnlyWindowStore", "WindowStore", "ReadOnlySessionStore"),
         *("SessionStore", "VersionedKeyValueStore"),
+        *("DslStoreSuppliers", "DslKeyValueParams", "DslWindowParams", "DslSessionParams"),
     ),
 }
 #: Of each object in Java.
@@ -151,6 +153,12 @@ NAMES = {
     "ProcessorWrapper.wrapFixedKeyProcessorSupplier": "`ProcessorWrapper.wrap`",
     "ProcessorWrapper.asWrapped": "not needed: `ProcessorWrapper.wrap` returns a processor",
     "ProcessorWrapper.asWrappedFixedKey": "not needed: `ProcessorWrapper.wrap` returns a processor",
+    "DslKeyValueParams.dslStoreFormat": "`DslKeyValueParams.headers`",
+    "DslWindowParams.dslStoreFormat": "`DslWindowParams.headers`",
+    "DslSessionParams.storeFormat": "`DslSessionParams.headers`",
+    "DslWindowParams.retentionPeriod": "`DslWindowParams.retention_ms`",
+    "DslSessionParams.retentionPeriod": "`DslSessionParams.retention_ms`",
+    "DslWindowParams.windowSize": "`DslWindowParams.window_size_ms`",
     "QueryableStoreTypes.keyValueStore": "`ReadOnlyKeyValueStore`, as the type of what `KafkaStreams.store` returns",
     "QueryableStoreTypes.windowStore": "`ReadOnlyWindowStore`",
     "QueryableStoreTypes.sessionStore": "`ReadOnlySessionStore`",

@@ -24,10 +24,12 @@ from penstock import (
     SlidingWindows,
     Stores,
     StreamsBuilder,
+    StreamsConfig,
     TimeWindows,
     TopologyError,
 )
 from penstock.testing import TopologyTestDriver
+from penstock.topology.context.store_interfaces import StoreBackend
 from tests.own_stores import OwnRows, OwnSessions, OwnSuppliers, OwnWindows
 
 TEXT = Serdes.string()
@@ -254,6 +256,19 @@ UPDATE = EmitStrategy.ON_WINDOW_UPDATE
 )
 def test_suppliers_get_what_an_operator_needs(name: str, expected: list[Any]) -> None:
     assert sorted(map(repr, asked(TOPOLOGIES[name]))) == sorted(map(repr, expected))
+
+
+@pytest.mark.parametrize("wrap", [dict, StreamsConfig])
+def test_a_file_of_settings_names_the_class(wrap: Callable[[Any], Mapping[str, Any]]) -> None:
+    config = wrap({"application.id": "app", "dsl.store.suppliers.class": "tests.own_stores:OwnSuppliers"})
+    with TopologyTestDriver(counting(Materialized("counts")).build(), config) as driver:
+        store: Any = driver.get_state_store("counts")
+        assert store.builder.backend is StoreBackend.CUSTOM
+
+
+def test_a_class_of_another_kind_is_an_error() -> None:
+    with pytest.raises((TopologyError, TypeError), match="DslStoreSuppliers"):
+        TopologyTestDriver(counting(Materialized("counts")).build(), {"dsl.store.suppliers.class": OwnRows}).close()
 
 
 def test_suppliers_learn_of_the_format_with_headers() -> None:

@@ -33,6 +33,7 @@ from penstock.supervisor.exit_codes import ExitCode
 from penstock.topology.operators import stream_join
 from penstock.topology.operators.operator import Operator
 from tests.custom_stores import tally_builder, tallying
+from tests.own_stores import OwnSuppliers
 
 HERE = Path(__file__).parent
 STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -126,6 +127,14 @@ def test_a_custom_store_is_refused() -> None:
     topology = tallying("in", "out", tally_builder())
     with pytest.raises(TopologyError, match="KSTREAM-PROCESSVALUES-0000000001: refused, on Spark stores are opened"):
         report(topology).check()
+
+
+def test_an_operator_over_a_custom_store_is_refused() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", **STRINGS).group_by_key().count(store="counts")
+    report(builder.build()).check()
+    with pytest.raises(TopologyError, match="KSTREAM-AGGREGATE-0000000001: refused, on Spark stores are opened"):
+        report(builder.build(), dsl_store_suppliers_class=OwnSuppliers).check()
 
 
 def test_exactly_once_is_one_transaction_per_micro_batch() -> None:

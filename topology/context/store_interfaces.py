@@ -125,13 +125,6 @@ class StoreBuilder(Generic[S_co]):
         return self.timers or self.ttl is not None
 
     @property
-    def expires_exactly(self) -> bool:
-        """Whether rows expire at their time, and are ordered by time, as in Kafka Streams' stores in memory; those in
-        RocksDB expire with their segment.
-        """
-        return self.backend in (StoreBackend.IN_MEMORY, StoreBackend.CUSTOM)
-
-    @property
     def windowed(self) -> bool:
         """True if the changelog needs cleanup policy compact,delete with a retention."""
         return self.kind in (StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION)

@@ -220,10 +220,12 @@ class _StreamJoinGraph:
         self.merge_name = named.suffix_or_generate("-merge", builder, "KSTREAM-MERGE-")
         base = join.materialized.store_name
         self.this_store = self._window_store(
-            as_supplier(join.this_store), this_generated if base is None else base + this_suffix, join.value_serde
+            None if join.this_store is None else as_supplier(join.this_store),
+            this_generated if base is None else base + this_suffix,
+            join.value_serde,
         )
         self.other_store = self._window_store(
-            as_supplier(join.other_store),
+            None if join.other_store is None else as_supplier(join.other_store),
             other_generated if base is None else base + other_suffix,
             join.other_value_serde,
         )
@@ -317,6 +319,6 @@ class _StreamJoinGraph:
             logging=given.logging,
             log_config=given.log_config,
         )
-        own = as_supplier(join.this_store)
+        own = join.this_store
         backend = given.store_type if own is None or own.backend is StoreBackend.CUSTOM else own.backend
         return StoreFactory(builder, named=base is not None, dsl=True, store_type=backend)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..context.store_interfaces import StoreBackend, StoreBuilder
-from .stores import StoreSupplier
+from .stores import StoreSupplier, SupplierKind, operator_supplier
 from .windows import EmitStrategy
 
 
@@ -84,14 +84,16 @@ class _BuiltIn(DslStoreSuppliers):
 
     def key_value_store(self, params: DslKeyValueParams) -> DslStore:
         """Return the default store."""
-        return StoreSupplier.of_operator(params.name, self.backend, "KEY_VALUE", params.is_timestamped, params.headers)
+        return operator_supplier(
+            params.name, SupplierKind.KEY_VALUE, self.backend, params.is_timestamped, params.headers
+        )
 
     def window_store(self, params: DslWindowParams) -> DslStore:
         """Return the default store."""
-        return StoreSupplier.of_operator(
+        return operator_supplier(
             params.name,
+            SupplierKind.WINDOW,
             self.backend,
-            "WINDOW",
             params.is_timestamped,
             params.headers,
             retention_ms=params.retention_ms,
@@ -102,10 +104,10 @@ class _BuiltIn(DslStoreSuppliers):
 
     def session_store(self, params: DslSessionParams) -> DslStore:
         """Return the default store."""
-        return StoreSupplier.of_operator(
+        return operator_supplier(
             params.name,
+            SupplierKind.SESSION,
             self.backend,
-            "SESSION",
             False,
             params.headers,
             retention_ms=params.retention_ms,

@@ -23,7 +23,7 @@ from .dsl_store_suppliers import (
     InMemoryDslStoreSuppliers,
     RocksDBDslStoreSuppliers,
 )
-from .stores import Stores, StoreSupplier, SupplierKind, TtlLike, as_ttl
+from .stores import Stores, StoreSupplier, SupplierKind, TtlLike, as_supplier, as_ttl
 from .windows import CalendarWindows, EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, Windows
 
 #: A place of stores, or what chooses them.
@@ -72,7 +72,7 @@ class Materialized:
         ttl: TtlLike = None,
     ) -> None:
         if isinstance(store, StoreBuilder):
-            store = StoreSupplier.of_builder(store)
+            store = as_supplier(store)
         if isinstance(store, StoreSupplier):
             store, supplier = None, store
         name = supplier.name if supplier is not None else store
@@ -317,7 +317,7 @@ def supplied(builder: StoreBuilder, store: DslStore) -> StoreBuilder:
     Raises TopologyError if that does not fit the operator.
     """
     check_type(store, (StoreSupplier, StoreBuilder), f'The store "{builder.name}"', "a supplier that Stores creates")
-    supplier = StoreSupplier.of_builder(store) if isinstance(store, StoreBuilder) else store
+    supplier = as_supplier(store)
     supplier.require((_KINDS[builder.kind],), f'The operator of store "{builder.name}"')
     if supplier.name != builder.name:
         raise TopologyError(f'The store "{builder.name}" must have this name, but its supplier is "{supplier.name}"')

@@ -73,24 +73,6 @@ class StoreSupplier:
     #: Makes the user's store from its name; only of custom stores.
     make: Callable[[str], StateStore] | None = None
 
-    @classmethod
-    def of_operator(
-        cls, name: str, backend: StoreBackend, kind: str, timestamped: bool, headers: bool, **more: Any
-    ) -> StoreSupplier:
-        """Return the supplier of an operator's default store. kind: a name of SupplierKind."""
-        in_rocksdb = backend is StoreBackend.ROCKSDB  # Kafka Streams' stores in memory have no format with headers
-        return cls(name, SupplierKind[kind], backend, timestamped, headers=headers and in_rocksdb, **more)
-
-    @classmethod
-    def of_builder(cls, builder: StoreBuilder[Any]) -> StoreSupplier:
-        """Return the supplier of a user's store, for operators; raises TopologyError for the builder of another."""
-        if builder.kind is not StoreKind.CUSTOM:
-            raise TopologyError(
-                f'The builder of store "{builder.name}" is for processors; operators need a supplier of Stores, or '
-                "custom_store_builder()"
-            )
-        return cls(builder.name, SupplierKind.CUSTOM, StoreBackend.CUSTOM, make=builder.supplier)
-
     @property
     def versioned(self) -> bool:
         """Whether old versions of values are kept."""
@@ -104,9 +86,24 @@ class StoreSupplier:
         return self
 
 
-def as_supplier(store: StoreSupplier | StoreBuilder[Any] | None) -> StoreSupplier | None:
-    """Return the supplier of an operator's store; raises TopologyError for a builder of another store."""
-    return StoreSupplier.of_builder(store) if isinstance(store, StoreBuilder) else store
+def operator_supplier(
+    name: str, kind: SupplierKind, backend: StoreBackend, timestamped: bool, headers: bool, **more: Any
+) -> StoreSupplier:
+    """Return the supplier of an operator's default store in this place."""
+    in_rocksdb = backend is StoreBackend.ROCKSDB  # Kafka Streams' stores in memory have no format with headers
+    return StoreSupplier(name, kind, backend, timestamped, headers=headers and in_rocksdb, **more)
+
+
+def as_supplier(store: StoreSupplier | StoreBuilder[Any]) -> StoreSupplier:
+    """Return the supplier of an operator's store; raises TopologyError for the builder of a store of processors."""
+    if isinstance(store, StoreSupplier):
+        return store
+    if store.kind is not StoreKind.CUSTOM:
+        raise TopologyError(
+            f'The builder of store "{store.name}" is for processors; operators need a supplier of Stores, or '
+            "custom_store_builder()"
+        )
+    return StoreSupplier(store.name, SupplierKind.CUSTOM, StoreBackend.CUSTOM, make=store.supplier)
 
 
 #: A time to live: a duration of stream time, or a Ttl.
