@@ -67,7 +67,7 @@ THREE = {
 class SmallBroker(DevBroker):
     """A broker that starts quickly under a light load."""
 
-    memory_options = ("-Xmx512m", SMALL_COMPILER)
+    memory_options: tuple[str, ...] = ("-Xmx512m", SMALL_COMPILER)
 
     @override
     def start(self, timeout: float = PATIENCE_SECONDS, *, detached: bool = True) -> str:

@@ -41,7 +41,7 @@ class Push:
 
 
 class TelemetryBroker(SmallBroker):
-    """A broker with the plugin. config: more settings."""
+    """A broker with the plugin, and with TopologyPlugin on its class path. config: more settings."""
 
     def __init__(self, name: str, directory: Path, config: Mapping[str, str] | None = None) -> None:
         self._file = directory / "pushed"
@@ -52,8 +52,8 @@ class TelemetryBroker(SmallBroker):
     @override
     def _class_path(self, kafka: KafkaDistribution) -> str:
         found = kafka.class_path()
-        source = Path(__file__).parent / "java" / "TelemetryReporter.java"
-        compile_java(find_java(), source, self._classes, found)
+        for plugin in ("TelemetryReporter.java", "TopologyPlugin.java"):
+            compile_java(find_java(), Path(__file__).parent / "java" / plugin, self._classes, found)
         return f"{found}{os.pathsep}{self._classes}"
 
     def pushes(self, client_id: str = "") -> list[Push]:

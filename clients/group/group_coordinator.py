@@ -27,18 +27,19 @@ from ..protocol.schema import Api, Request
 from ..retry_log import RetryLog
 from .requests import GroupMemberConfig
 
-#: The purposes of the two connections.
-_MEMBERSHIP, _OFFSETS = "membership", "offsets"
+#: The purposes of the connections.
+_MEMBERSHIP, _OFFSETS, _DESCRIPTION = "membership", "offsets", "description"
 
 T = TypeVar("T")
 
 
 @dataclass(eq=False)
 class GroupCoordinator:
-    """The coordinator of one group, over two connections; all methods run on the IO thread.
+    """The coordinator of one group, over a few connections; all methods run on the IO thread.
 
     A broker answers the requests of a connection in order. So JoinGroup, SyncGroup and Heartbeat use a separate one
-    (``membership``); commits and LeaveGroup, which must not wait for the end of a rebalance, use ``offsets``.
+    (``membership``); commits and LeaveGroup, which must not wait for the end of a rebalance, use ``offsets``. The
+    description of the topology uses ``description``.
     """
 
     config: GroupMemberConfig
@@ -69,6 +70,10 @@ class GroupCoordinator:
         """Send over the second connection; raises as ``membership`` does."""
         timeout_ms = timeout_ms or self.network.request_timeout_ms
         return await self._use(lambda address: self.connection.send(address, request, timeout_ms, _OFFSETS))
+
+    async def description(self, request: Request, timeout_ms: float) -> SimpleNamespace:
+        """Send over a third connection, because the broker's plugin may be slow; raises as ``membership`` does."""
+        return await self._use(lambda address: self.connection.send(address, request, timeout_ms, _DESCRIPTION))
 
     async def _use(self, use: Callable[[Address], Coroutine[Any, Any, T]]) -> T:
         try:

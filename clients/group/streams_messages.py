@@ -12,12 +12,18 @@ from penstock.topology.errors import StreamsError
 from penstock.topology.records import TaskId, TopicPartition
 
 from ..protocol.schema import Request
-from ..protocol.streams_messages import STREAMS_GROUP_DESCRIBE, STREAMS_GROUP_HEARTBEAT
+from ..protocol.streams_messages import (
+    STREAMS_GROUP_DESCRIBE,
+    STREAMS_GROUP_HEARTBEAT,
+    STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
+)
 from .requests import GroupMemberConfig
 from .streams_values import (
     LEAVE_GROUP_MEMBER_EPOCH,
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,
     Answer,
+    DescribedNode,
+    DescribedTopology,
     Heartbeat,
     HostPartitions,
     InternalTopic,
@@ -72,6 +78,38 @@ def heartbeat(
         **optional,
     )
     return replace(request, version_max=version)
+
+
+def topology_description(
+    group_id: str, member_id: str, topology: StreamsTopology, description: DescribedTopology
+) -> Request:
+    """Return the request that sends the description of the topology."""
+    return STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE(
+        group_id=group_id,
+        member_id=member_id,
+        topology_epoch=topology.epoch,
+        topology_description={
+            "subtopologies": [
+                {"subtopology_id": number, "nodes": [_node(node) for node in nodes]}
+                for number, nodes in description.subtopologies
+            ],
+            "global_stores": [
+                {"source": _node(source), "processor": _node(processor)}
+                for source, processor in description.global_stores
+            ],
+        },
+    )
+
+
+def _node(node: DescribedNode) -> dict[str, object]:
+    return {
+        "name": node.name,
+        "node_type": int(node.type),
+        "source_topics": node.source_topics,
+        "sink_topic": node.sink_topic,
+        "stores": node.stores,
+        "successors": node.successors,
+    }
 
 
 def leave(group_id: str, member_id: str, instance_id: str | None, comes_back: bool, version: int) -> Request:
@@ -166,6 +204,7 @@ def answer(response: SimpleNamespace) -> Answer:
         None if response.active_tasks is None else _tasks(response),
         response.endpoint_information_epoch,
         None if response.partitions_by_user_endpoint is None else _hosts(response.partitions_by_user_endpoint),
+        response.topology_description_required,
     )
 
 

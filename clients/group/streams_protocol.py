@@ -16,7 +16,7 @@ from penstock.topology.records import TaskId
 
 from ..cluster.retrying import retried, try_ms
 from ..cluster.topics import described
-from ..errors import BrokerError, ErrorCode, RetriableError, broker_error
+from ..errors import BrokerError, ErrorCode, RetriableError, broker_error, raise_for_code
 from ..protocol.messages import METADATA
 from ..protocol.schema import Request
 from ..protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
@@ -29,6 +29,7 @@ from .streams_membership import StreamsEvent, StreamsMembership
 from .streams_refusals import refusal_error, refuses_topology
 from .streams_values import (
     Answer,
+    DescribedTopology,
     Heartbeat,
     HostPartitions,
     Partitions,
@@ -65,6 +66,7 @@ class StreamsProtocol(GroupProtocol):
         self._warned = False
         self._exchanging = False
         self._missed_answer = False
+        self._describing = False  # whether a description is on its way
         self._partitions: Mapping[TaskId, Partitions] = {}
         self._user_endpoint = ""
 
@@ -140,7 +142,31 @@ class StreamsProtocol(GroupProtocol):
         self._coordinator.succeeded(STREAMS_GROUP_HEARTBEAT.name)
         self._standstill.answered(sent_ms)
         self._emit_all(self._membership.on_answer(heartbeat, answer, self._clock.monotonic_ms()))
+        if answer.description_required and self._topology.description is not None and not self._describing:
+            self._describing = True
+            self._connection.submit(self._describe, self._topology.description)
         return True
+
+    async def _describe(self, description: DescribedTopology) -> None:
+        """Send the description of the topology, which the broker has asked for (KIP-1331).
+
+        After a failure the broker asks again, with the heartbeats that follow.
+        """
+        member_id = self._membership.member_id
+        request = streams_messages.topology_description(self._config.group_id, member_id, self._topology, description)
+        try:
+            self._log.info("Sending topology description for group %s", self._config.group_id)
+            response = await self._coordinator.description(request, self._network.request_timeout_ms)
+            raise_for_code(response.error_code, response.error_message)
+            self._log.info("Topology description pushed successfully")
+        except (RetriableError, BrokerUnavailableError) as error:
+            self._log.info(
+                "The topology description could not be pushed, and is pushed again when asked for: %s", error
+            )
+        except BrokerError as error:
+            self._log.warning("Topology description push failed with %s", error)
+        finally:
+            self._describing = False
 
     async def _exchange(self, heartbeat: Heartbeat) -> Answer:
         """Send a heartbeat; raises RetriableError or _RefusedError."""

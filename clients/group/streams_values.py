@@ -59,12 +59,43 @@ class StreamsSubtopology:
         return frozenset(TopicPartition(topic, number) for topic in self.read_topics if number < counts[topic])
 
 
+class NodeType(IntEnum):
+    """The type of a node in a description (StreamsGroupTopologyDescriptionUpdateRequest.json)."""
+
+    SOURCE = 1
+    PROCESSOR = 2
+    SINK = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedNode:
+    """A node of a topology. sink_topic: None if a function chooses it, and for other nodes."""
+
+    name: str
+    type: NodeType
+    source_topics: tuple[str, ...] = ()
+    sink_topic: str | None = None
+    stores: tuple[str, ...] = ()
+    successors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTopology:
+    """A topology for the broker's plugin (KIP-1331): id and nodes of sub-topologies, source and processor of global
+    stores.
+    """
+
+    subtopologies: tuple[tuple[str, tuple[DescribedNode, ...]], ...]
+    global_stores: tuple[tuple[DescribedNode, DescribedNode], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class StreamsTopology:
-    """The topology as sent to the broker. epoch: Kafka 4.4 supports only 0."""
+    """The topology as sent to the broker. epoch: Kafka 4.4 supports only 0. description: None if it is not pushed."""
 
     subtopologies: tuple[StreamsSubtopology, ...]
     epoch: int = 0
+    description: DescribedTopology | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +210,7 @@ class Answer:
 
     statuses: the broker's texts by code, which may be unknown to this version of Penstock. tasks: the member's whole
     target assignment, None if unchanged. hosts: None if unchanged since endpoint_epoch. acceptable_recovery_lag: in
-    offsets, -1 if the broker does not send it.
+    offsets, -1 if the broker does not send it. description_required: the broker has no description of the topology.
     """
 
     epoch: int
@@ -190,6 +221,7 @@ class Answer:
     tasks: Tasks | None
     endpoint_epoch: int
     hosts: HostPartitions | None = None
+    description_required: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,34 @@ partitions: [int32]
 """,
 )  # fmt: skip
 
+STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE = Api(
+    "StreamsGroupTopologyDescriptionUpdate", 93, 0, 0, 0,
+    """
+group_id: string
+member_id: string
+topology_epoch: int32
+topology_description: {}
+  subtopologies: []
+    subtopology_id: string
+    nodes: [Node]
+  global_stores: []
+    source: Node
+    processor: Node
+Node:
+name: string
+node_type: int8
+source_topics: [string]
+sink_topic: string?
+stores: [string]
+successors: [string]
+""",
+    """
+throttle_time_ms: int32
+error_code: int16
+error_message: string?
+""",
+)  # fmt: skip
+
 STREAMS_GROUP_DESCRIBE = Api(
     "StreamsGroupDescribe", 89, 0, 0, 0,
     """

@@ -22,15 +22,16 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_writer
 
 from penstock.clients.errors import ErrorCode
-from penstock.clients.protocol import admin_messages, messages, streams_messages
+from penstock.clients.protocol import admin_messages, messages, streams_messages, telemetry_messages
 from penstock.clients.protocol.compact import CompactReader
 from penstock.clients.protocol.messages import CONSUMER_SUBSCRIPTION, HEARTBEAT, METADATA
 from penstock.clients.protocol.schema import Api, structure
 
-MODULES = (admin_messages, messages, streams_messages)
+MODULES = (admin_messages, messages, streams_messages, telemetry_messages)
 APIS = [api for module in MODULES for api in vars(module).values() if isinstance(api, Api)]
 #: Versions that kio, made for Kafka 4.2, does not have.
 NEWER = {("Metadata", 13), ("StreamsGroupHeartbeat", 1), ("ListOffsets", 11)}
+NEWER |= {("StreamsGroupTopologyDescriptionUpdate", 0)}
 VERSIONS = [
     (api, version) for api in APIS for version in range(api.lowest, api.highest + 1) if (api.name, version) not in NEWER
 ]

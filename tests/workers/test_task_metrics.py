@@ -21,13 +21,17 @@ MakeApplication = Callable[..., Application]
 
 
 def measured(thread: Thread, group: str, **tags: str) -> Mapping[str, float]:
-    """Return the values of the one group with these tags (_ for -), requested as by the supervisor."""
+    """Return the values of the group with these tags (_ for -), requested as by the supervisor.
+
+    Without a process-id among them, not those of the group with the thread's state.
+    """
     thread.control.commands.append(Measure(7))
     thread.step()
     answer = next(r for r in reversed(thread.control.reports) if isinstance(r, QueryResult))
     assert (answer.id, answer.error) == (7, None)
     wanted = {name.replace("_", "-"): value for name, value in tags.items()}
     found: list[MetricGroup] = [g for g in answer.value if g.group == group and wanted.items() <= g.tags.items()]
+    found = [g for g in found if "process-id" in wanted or "process-id" not in g.tags]
     assert len(found) == 1, f"{group} {wanted}: {found}"
     return found[0].values
 
@@ -116,6 +120,15 @@ def test_dropped_records_count_in_their_task(cluster: DirectKafka, application: 
     beat(thread)
     assert measured(thread, "stream-task-metrics", task_id="0_0")["dropped-records-total"] == 1
     assert measured(thread, "stream-thread-metrics")["dropped-records-total"] == 1
+
+
+def test_the_state_of_a_thread_is_a_number(cluster: DirectKafka, application: MakeApplication) -> None:
+    cluster.create_topic(IN, 1)
+    builder = StreamsBuilder()
+    builder.stream(IN).foreach(lambda key, value: None)
+    thread = application(builder.build()).thread().until_running()
+    process_id = thread.thread._parts.spec.process_id
+    assert measured(thread, "stream-thread-metrics", process_id=process_id) == {"thread-state": 4.0}  # RUNNING
 
 
 def test_growth_handles_a_counter_reset() -> None:

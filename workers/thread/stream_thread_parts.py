@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -44,6 +44,7 @@ from ..group.source_topics import BuiltTopologies, SourceTopics
 from ..group.streams_metadata import HostReporter
 from ..group.task_offset_reporter import TaskOffsetReporter
 from ..group.topic_names import TopicNames
+from ..group.topology_push import described_topology
 from ..metrics.client_health import ClientHealth
 from ..metrics.custom_metrics import CustomMetrics
 from ..metrics.loop_time import LoopTime
@@ -419,6 +420,9 @@ class StreamThreadParts:
         if self.config["group.protocol"] == "streams":
             tell_broker_settings(self.config, self.log)
             topology = streams_topology(self.topologies, self.config)
+            if self.config["topology.description.push.enabled"]:
+                description = described_topology(self.topology.describe(), self.topics.full)
+                topology = replace(topology, description=description)
             return self.supplier.get_streams_group_member(client_id, topology, self.instance_id)
         return self.supplier.get_group_member(client_id, self.assignor.assign, self.instance_id)
 
