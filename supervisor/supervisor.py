@@ -214,6 +214,11 @@ class Supervisor:
         """Make the group release the tasks of a lost host, before its session times out; endpoint: host:port."""
         self._inbox.put(partial(self._send_to_all, ReleaseHost(endpoint)))
 
+    @property
+    def alive_stream_threads(self) -> int:
+        """The number of stream threads that have a process; any thread may read it, also after the loop's end."""
+        return self.threads.alive
+
     def thread_status(self) -> list[ThreadStatus]:
         """Return the current status of each stream thread, by number."""
         return list(self.call(self.threads.status) or ())

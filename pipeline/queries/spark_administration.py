@@ -47,6 +47,7 @@ class SparkSupervisor:
     paused = False
     reason = ""
     failed_stream_threads = 0
+    process_id = ""  # a Spark application has no such id
     memory = SimpleNamespace(budget=None)
 
     def __init__(self, queries: Callable[[], Sequence[StreamingQuery]], client_id: str) -> None:
@@ -65,6 +66,11 @@ class SparkSupervisor:
         """The application's state: RUNNING as long as all queries are."""
         running = all(progress.running for progress, _ in self._look())
         return SimpleNamespace(state=ApplicationState.RUNNING if running else ApplicationState.ERROR)
+
+    @property
+    def alive_stream_threads(self) -> int:
+        """The number of queries."""
+        return len(self._look())
 
     def progress(self) -> list[QueryProgress]:
         """Return the progress of each query, by sub-topology."""

@@ -49,12 +49,13 @@ def client_metrics(supervisor: Supervisor, application_id: str) -> tuple[MetricG
     """Return the metrics of the application itself, without texts; does not wait for the supervisor's loop."""
     tags = {"client-id": supervisor.client_id}
     counts = {
-        "alive-stream-threads": float(supervisor.threads.alive),
+        "alive-stream-threads": float(supervisor.alive_stream_threads),
         "failed-stream-threads": float(supervisor.failed_stream_threads),
     }
     # KIP-1091: a number, for systems that cannot show text
     state = {"client-state": float(list(ApplicationState).index(supervisor.states.state))}
-    of_state = {**tags, "process-id": supervisor.process_id, "application-id": application_id}
+    process = {"process-id": supervisor.process_id} if supervisor.process_id else {}
+    of_state = {**tags, **process, "application-id": application_id}
     return MetricGroup(CLIENT_GROUP, tags, counts), MetricGroup(CLIENT_GROUP, of_state, state)
 
 
