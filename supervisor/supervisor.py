@@ -17,12 +17,12 @@ from penstock.topology.errors import InvalidStateStoreError, StreamsError
 from penstock.workers.control.messages import (
     ApplicationShutdownRequested,
     Command,
+    CommandResult,
     HostsChanged,
     ListenerCall,
     PartitionStalled,
     Pause,
     Query,
-    QueryResult,
     ReleaseHost,
     Resume,
     Shutdown,
@@ -232,20 +232,22 @@ class Supervisor:
         """Wait until all stream threads have executed earlier commands; raises TimeoutError after timeout (s)."""
         self.query("", "", (), timeout)  # they respond in order
 
-    def query(self, store: str, method: str, arguments: tuple[object, ...], timeout: float | None) -> list[QueryResult]:
+    def query(
+        self, store: str, method: str, arguments: tuple[object, ...], timeout: float | None
+    ) -> list[CommandResult]:
         """Query all stream threads; return the responses that exist. Raises TimeoutError after timeout (s)."""
         return self.ask(lambda number: Query(number, store, method, arguments), Answers(), timeout)
 
-    def read(self, query: Query, timeout: float | None) -> list[QueryResult]:
+    def read(self, query: Query, timeout: float | None) -> list[CommandResult]:
         """Query all stream threads as query(); a missing response is one with an error, unless it may be stale."""
         answers = Answers()
         results = self.ask(lambda number: replace(query, id=number), answers, timeout)
         if not answers.has_gaps or query.stale:
             return results
         error = "a stream thread was replaced or removed, and its tasks are away for a moment; try again"
-        return [*results, QueryResult(0, error=error, kind=InvalidStateStoreError)]
+        return [*results, CommandResult(0, error=error, kind=InvalidStateStoreError)]
 
-    def ask(self, question: Question, answers: Answers, timeout: float | None) -> list[QueryResult]:
+    def ask(self, question: Question, answers: Answers, timeout: float | None) -> list[CommandResult]:
         """Query all stream threads and return their responses; see Answers. Raises TimeoutError after timeout (s)."""
 
         def send() -> None:
@@ -364,7 +366,7 @@ class Supervisor:
                 state = state_after(StreamThreadState[report.new], [slot.state for slot in self._slots.values()])
                 if state is not None:
                     self.states.transition_to(state)
-            elif isinstance(report, QueryResult | HostsChanged):
+            elif isinstance(report, CommandResult | HostsChanged):
                 self.queries.on_report(worker, report)
             elif isinstance(report, ListenerCall):
                 self.restore_listeners.call(report)

@@ -23,7 +23,7 @@ from penstock.supervisor.processes.worker import ThreadStatus
 from penstock.supervisor.queries.queries import Answers
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
-from penstock.workers.control.messages import Measure, QueryResult, TaskStatus
+from penstock.workers.control.messages import CommandResult, Measure, TaskStatus
 from penstock.workers.metrics.client_health import FETCH_GROUP
 from penstock.workers.metrics.sensors import MetricGroup
 from penstock.workers.thread.thread_status import THREAD_GROUP
@@ -114,12 +114,12 @@ class SparkSupervisor:
             for progress, partitions in self._look()
         }
 
-    def ask(self, question: object, answers: Answers, _timeout: float) -> list[QueryResult]:
+    def ask(self, question: object, answers: Answers, _timeout: float) -> list[CommandResult]:
         """Answer queries to all stream threads: metrics; raises TimeoutError for others."""
         if question is not Measure:
             raise TimeoutError
         threads = (MetricGroup(THREAD_GROUP, {"thread-id": name}, found) for name, found in self.metrics().items())
-        answers.results.append(QueryResult(0, (*threads, *self._lags())))
+        answers.results.append(CommandResult(0, (*threads, *self._lags())))
         return answers.results
 
     def call(self, function: Callable[[], object], _timeout: float) -> Any:

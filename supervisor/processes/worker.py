@@ -15,11 +15,11 @@ import psutil
 from penstock.workers.control.messages import (
     ApplicationShutdownRequested,
     Command,
+    CommandResult,
     Failed,
     HostsChanged,
     ListenerCall,
     PartitionStalled,
-    QueryResult,
     Report,
     StateChanged,
     Status,
@@ -210,7 +210,7 @@ class Worker:
                 self.has_started = True
             case PartitionStalled():
                 self.stalled = report if report.replaces_process else None
-            case QueryResult() | ListenerCall() | HostsChanged() | ApplicationShutdownRequested():
+            case CommandResult() | ListenerCall() | HostsChanged() | ApplicationShutdownRequested():
                 pass  # the supervisor's business
             case SpareReady():
                 pass  # SpareProcess's

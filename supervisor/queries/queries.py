@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from penstock.workers.control.messages import Command, HostsChanged, QueryResult
+from penstock.workers.control.messages import Command, CommandResult, HostsChanged
 from penstock.workers.group.streams_metadata import StreamsMetadataState
 
 from ..processes.worker import Worker
@@ -23,10 +23,10 @@ class Answers:
     or whose tasks no other one has yet, cannot respond.
     """
 
-    enough: Callable[[QueryResult], bool] = lambda _: False
-    results: list[QueryResult] = field(default_factory=list)
+    enough: Callable[[CommandResult], bool] = lambda _: False
+    results: list[CommandResult] = field(default_factory=list)
     has_gaps: bool = False
-    done: Future[list[QueryResult]] = field(default_factory=Future)
+    done: Future[list[CommandResult]] = field(default_factory=Future)
 
 
 @dataclass(slots=True)
@@ -57,14 +57,14 @@ class Queries:
         self._pending[self._next_id] = _Pending(answers, asked)
         self._settle(self._next_id)
 
-    def on_report(self, worker: Worker, report: QueryResult | HostsChanged) -> None:
+    def on_report(self, worker: Worker, report: CommandResult | HostsChanged) -> None:
         """Accept one stream thread's response, or its group's assignment."""
         if isinstance(report, HostsChanged):
             self.metadata.on_change(report)
         else:
             self._on_result(worker, report)
 
-    def _on_result(self, worker: Worker, result: QueryResult) -> None:
+    def _on_result(self, worker: Worker, result: CommandResult) -> None:
         pending = self._pending.get(result.id)
         if pending is not None:
             pending.answers.results.append(result)

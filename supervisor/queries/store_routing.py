@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from penstock.topology.records import TopicPartition
-from penstock.workers.control.messages import QueryResult, ReadStore
+from penstock.workers.control.messages import CommandResult, ReadStore
 from penstock.workers.group.streams_metadata import HostInfo, StreamsMetadata
 from penstock.workers.queries.store_answers import Reply, Row, StoreRead
 
@@ -201,7 +201,7 @@ class StoreQueries:
         return [m.host_info for m in self._others() if store in m.state_store_names]
 
 
-def _is_enough(result: QueryResult) -> bool:
+def _is_enough(result: CommandResult) -> bool:
     return result.value is not None and result.value.reply is Reply.OK and result.value.lag is None
 
 

@@ -11,7 +11,7 @@ from penstock.supervisor.application_state import ApplicationState
 from penstock.supervisor.queries.queries import Answers, Queries, Question
 from penstock.supervisor.queries.store_routing import Found, QueryError, RemoteHosts, StoreQueries
 from penstock.topology.records import TopicPartition
-from penstock.workers.control.messages import HostsChanged, QueryResult, ReadStore
+from penstock.workers.control.messages import CommandResult, HostsChanged, ReadStore
 from penstock.workers.group.streams_metadata import HostInfo
 from penstock.workers.queries.store_answers import Reply, Row, StoreRead
 
@@ -34,7 +34,7 @@ class OneThread:
 
     def ask(self, question: Question, answers: Answers, timeout: float) -> None:
         rows = tuple(map(row, self._tasks))
-        answers.results.append(QueryResult(1, StoreRead(Reply.OK, rows=rows, tasks=self._tasks, partitions=3)))
+        answers.results.append(CommandResult(1, StoreRead(Reply.OK, rows=rows, tasks=self._tasks, partitions=3)))
 
 
 class OtherHost(RemoteHosts):

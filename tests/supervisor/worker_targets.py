@@ -22,12 +22,12 @@ from penstock.supervisor.processes.worker_process import PipeControl, WorkerSpec
 from penstock.topology.errors import ConfigError, EventLoopError, UnknownStateStoreError
 from penstock.workers.control.messages import (
     ApplicationShutdownRequested,
+    CommandResult,
     Failed,
     Measure,
     PartitionStalled,
     Pause,
     Query,
-    QueryResult,
     Resume,
     Shutdown,
     ShutDownApplication,
@@ -90,10 +90,10 @@ class Puppet:
                 self.tell(query=store)
                 error = None if store == "counts" else "no such store"
                 rows = {f"0_{self.spec.slot}": list(arguments)}
-                self.control.report(QueryResult(number, rows, error, UnknownStateStoreError))
+                self.control.report(CommandResult(number, rows, error, UnknownStateStoreError))
             case Measure(id=number) if not self.deaf:
                 group = MetricGroup("stream-thread-metrics", {"thread-id": self.spec.name}, {"measured": 2.0})
-                self.control.report(QueryResult(number, (group,)))
+                self.control.report(CommandResult(number, (group,)))
 
     def obey(self, order: dict[str, Any]) -> None:
         match order["do"]:

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import ConfigError, FixedKeyProcessor, Processor, Serdes, Stores, StreamsBuilder
 from penstock.supervisor.http.prometheus import exposition
-from penstock.workers.control.messages import Measure, QueryResult
+from penstock.workers.control.messages import CommandResult, Measure
 from penstock.workers.metrics.custom_metrics import CustomMetrics
 from penstock.workers.metrics.sensors import Metric, Sensor
 from tests.direct_kafka import DirectKafka
@@ -134,7 +134,7 @@ def measured(thread: Thread) -> list[Metric]:
     """Return all metrics of a thread, requested as by KafkaStreams.metrics()."""
     thread.control.commands.append(Measure(7))
     thread.step()
-    answer = next(report for report in reversed(thread.control.reports) if isinstance(report, QueryResult))
+    answer = next(report for report in reversed(thread.control.reports) if isinstance(report, CommandResult))
     return [
         Metric(name, group.group, group.tags, value) for group in answer.value for name, value in group.values.items()
     ]

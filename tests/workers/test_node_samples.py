@@ -10,7 +10,7 @@ import pytest
 
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.serdes.serdes import Serdes
-from penstock.workers.control.messages import Measure, QueryResult
+from penstock.workers.control.messages import CommandResult, Measure
 from penstock.workers.metrics.node_samples import EDGE_GROUP, NODE_GROUP, RECORDS
 from penstock.workers.metrics.sensors import SamplingBudget
 from tests.direct_kafka import DirectKafka
@@ -73,7 +73,7 @@ def asked(thread: Thread, group: str, value: str) -> dict[Any, float]:
     """Return a value by edge or node."""
     thread.control.commands.append(Measure(7))
     thread.step()
-    answer = next(r for r in reversed(thread.control.reports) if isinstance(r, QueryResult))
+    answer = next(r for r in reversed(thread.control.reports) if isinstance(r, CommandResult))
     found = [measured for measured in answer.value if measured.group == group and value in measured.values]
     ends = ("from", "to") if group == EDGE_GROUP else ("processor-node-id",)
     return {tuple(one.tags[end] for end in ends): one.values[value] for one in found}

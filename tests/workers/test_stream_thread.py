@@ -11,7 +11,7 @@ import pytest
 
 from penstock.topology.errors import InvalidStateStoreError, UnknownStateStoreError
 from penstock.topology.records import TopicPartition
-from penstock.workers.control.messages import Pause, Query, QueryResult, Resume, Shutdown, StateChanged, Status
+from penstock.workers.control.messages import CommandResult, Pause, Query, Resume, Shutdown, StateChanged, Status
 from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.tasks.topic_partition_metadata import TopicPartitionMetadata
 from tests.direct_kafka import DirectKafka
@@ -225,7 +225,7 @@ def test_a_query_is_answered_for_each_task(cluster: DirectKafka, counter: Applic
     asked = [("counts", "get", ("a",)), ("counts", "put", ("a", 1)), ("x", "all", ())]
     thread.control.commands += [Query(number, *query) for number, query in enumerate(asked, start=1)]
     thread.step()
-    results = {report.id: report for report in thread.control.reports if isinstance(report, QueryResult)}
+    results = {report.id: report for report in thread.control.reports if isinstance(report, CommandResult)}
     assert results[1].value["0_0"].value == 2
     assert results[1].value["0_1"] is None
     assert "put does not read a store" in (results[2].error or "")
@@ -237,7 +237,7 @@ def test_a_store_that_is_being_restored_cannot_be_queried(cluster: DirectKafka, 
     thread.until(lambda: thread.task_manager.active.restoring)
     thread.control.commands.append(Query(1, "counts", "get", ("a",)))
     thread.thread.commands.poll()
-    results = [report for report in thread.control.reports if isinstance(report, QueryResult)]
+    results = [report for report in thread.control.reports if isinstance(report, CommandResult)]
     assert "task 0_0 is still restoring; try again" in (results[0].error or "")
 
 
@@ -245,7 +245,7 @@ def test_a_thread_that_waits_for_its_assignment_answers_no_query(cluster: Direct
     thread = counter.thread()
     thread.control.commands.append(Query(1, "counts", "get", ("a",)))
     thread.thread.commands.poll()
-    (result,) = [report for report in thread.control.reports if isinstance(report, QueryResult)]
+    (result,) = [report for report in thread.control.reports if isinstance(report, CommandResult)]
     assert result.kind is InvalidStateStoreError
     assert "may be moving" in (result.error or "")
 

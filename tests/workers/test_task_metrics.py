@@ -9,7 +9,7 @@ import pytest
 
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.serdes.serdes import Serdes
-from penstock.workers.control.messages import Measure, QueryResult
+from penstock.workers.control.messages import CommandResult, Measure
 from penstock.workers.metrics.sensors import MetricGroup, Sensor
 from penstock.workers.metrics.task_metrics import Growth
 from tests.direct_kafka import DirectKafka
@@ -27,7 +27,7 @@ def measured(thread: Thread, group: str, **tags: str) -> Mapping[str, float]:
     """
     thread.control.commands.append(Measure(7))
     thread.step()
-    answer = next(r for r in reversed(thread.control.reports) if isinstance(r, QueryResult))
+    answer = next(r for r in reversed(thread.control.reports) if isinstance(r, CommandResult))
     assert (answer.id, answer.error) == (7, None)
     wanted = {name.replace("_", "-"): value for name, value in tags.items()}
     found: list[MetricGroup] = [g for g in answer.value if g.group == group and wanted.items() <= g.tags.items()]

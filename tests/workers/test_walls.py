@@ -11,7 +11,7 @@ from penstock.supervisor.http.prometheus import metric_name
 from penstock.supervisor.queries.metric import CLIENT_GROUP, DISK_GROUP, PROCESS_GROUP
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.serdes.serdes import Serdes
-from penstock.workers.control.messages import Measure, QueryResult
+from penstock.workers.control.messages import CommandResult, Measure
 from tests.direct_kafka import DirectKafka
 from tests.walls import shown_metrics
 from tests.workers.counting import IN, OUT, counting, feed
@@ -41,7 +41,7 @@ def test_the_named_metrics_exist(cluster: DirectKafka, application: Callable[...
     thread.step(3)
     thread.control.commands.append(Measure(7))
     thread.step()
-    (answer,) = [report for report in thread.control.reports if isinstance(report, QueryResult)]
+    (answer,) = [report for report in thread.control.reports if isinstance(report, CommandResult)]
     assert answer.error is None
     known = {metric_name(group.group, name) for group in answer.value for name in group.values}
     client = {metric_name(CLIENT_GROUP, f"{which}-stream-threads") for which in ("alive", "failed")}

@@ -46,7 +46,7 @@ class ReleaseHost:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Command: read a state store; the answer is a QueryResult with the same id.
+    """Command: read a state store; the answer is a CommandResult with the same id.
 
     partition: of this task only. stale: also of standby tasks, and of active ones that are restored.
     """
@@ -77,21 +77,21 @@ class LagInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Command: read all metrics; the answer is a QueryResult with the same id, its value a tuple of MetricGroups."""
+    """Command: read all metrics; the answer is a CommandResult with the same id, its value a tuple of MetricGroups."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeTopology:
-    """Command: describe the running topology. The answer is a QueryResult with JSON: see topology_json.py."""
+    """Command: describe the running topology. The answer is a CommandResult with JSON: see topology_json.py."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReadStore:
-    """Command: read a state store by keys in text form; the answer is a QueryResult: see store_reads.py.
+    """Command: read a state store by keys in text form; the answer is a CommandResult: see store_reads.py.
 
     key: one key; without it the keys from key_from to key_to, or those that begin with prefix. time_from, time_to: in
     ms, for window starts or sessions; time_to is also the time as of which a versioned store is read. partition: the
@@ -118,7 +118,7 @@ class ReadStore:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Command: copy all stores on disk into a directory; the answer is a QueryResult: see thread_commands.py."""
+    """Command: copy all stores on disk into a directory; the answer is a CommandResult: see thread_commands.py."""
 
     id: int
     directory: str
@@ -208,7 +208,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class QueryResult:
+class CommandResult:
     """Report: the answer to a command that has an id.
 
     error: None, or what went wrong; kind: the exception to raise for it.
@@ -302,7 +302,7 @@ class PartitionStalled:
 Report = (
     StateChanged
     | Status
-    | QueryResult
+    | CommandResult
     | ListenerCall
     | PartitionStalled
     | HostsChanged

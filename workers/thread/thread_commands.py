@@ -23,11 +23,11 @@ from ..control.messages import (
     LIST_STORES,
     AskClientInstanceIds,
     Command,
+    CommandResult,
     DescribeTopology,
     Measure,
     Pause,
     Query,
-    QueryResult,
     ReadStore,
     ReleaseHost,
     Resume,
@@ -109,22 +109,22 @@ class ThreadCommands:
             case Query():
                 self._control.report(answer(command, self._answers.reader, self._is_settled()))
             case Measure():
-                self._control.report(QueryResult(command.id, self._answers.measurement.groups()))
+                self._control.report(CommandResult(command.id, self._answers.measurement.groups()))
             case ReadStore():
-                self._control.report(QueryResult(command.id, self._answers.reader.read(command)))
+                self._control.report(CommandResult(command.id, self._answers.reader.read(command)))
             case TakeSnapshot():
                 self._control.report(take(command, self._thread.task_manager))
             case AskClientInstanceIds():
                 self._telemetry.ask(command)
             case DescribeTopology():
-                self._control.report(QueryResult(command.id, self._answers.describe_topology()))
+                self._control.report(CommandResult(command.id, self._answers.describe_topology()))
 
     def _is_settled(self) -> bool:
         """Return True if this thread has all of its tasks, and no further one is about to be assigned."""
         return self._thread.state is StreamThreadState.RUNNING and not self._thread.group.rebalance_in_progress
 
 
-def answer(query: Query, reader: StoreReader, is_settled: bool = True) -> QueryResult:
+def answer(query: Query, reader: StoreReader, is_settled: bool = True) -> CommandResult:
     """Return the result of every task here that has the store and may answer: a dict by task id, iterators as lists.
 
     A global store is that of a task "global". Failures become the result's error: a task that is still restoring, an
@@ -132,11 +132,11 @@ def answer(query: Query, reader: StoreReader, is_settled: bool = True) -> QueryR
     an answer could lack rows.
     """
     try:
-        return QueryResult(query.id, _results(query, reader, is_settled))
+        return CommandResult(query.id, _results(query, reader, is_settled))
     except StreamsError as error:
-        return QueryResult(query.id, error=str(error), kind=type(error))
+        return CommandResult(query.id, error=str(error), kind=type(error))
     except Exception as error:  # noqa: BLE001  whatever it is, it is the asker's, not this thread's
-        return QueryResult(query.id, error=f"{type(error).__name__}: {error}")
+        return CommandResult(query.id, error=f"{type(error).__name__}: {error}")
 
 
 def _results(query: Query, reader: StoreReader, is_settled: bool) -> dict[str, object]:
@@ -221,15 +221,15 @@ def _all_stores(task_manager: TaskManager) -> dict[str, object]:
     }
 
 
-def take(command: TakeSnapshot, task_manager: TaskManager) -> QueryResult:
+def take(command: TakeSnapshot, task_manager: TaskManager) -> CommandResult:
     """Return the changelog offsets, by store by task, of all tasks here with open stores, or the error.
 
     Errors are returned, not raised, because the stores are only read.
     """
     try:
-        return QueryResult(command.id, _offsets(Path(command.directory), task_manager))
+        return CommandResult(command.id, _offsets(Path(command.directory), task_manager))
     except Exception as error:  # noqa: BLE001  reported; processing continues
-        return QueryResult(command.id, error=f"{type(error).__name__}: {error}")
+        return CommandResult(command.id, error=f"{type(error).__name__}: {error}")
 
 
 def _offsets(directory: Path, task_manager: TaskManager) -> dict[str, dict[str, int | None]]:
