@@ -6,13 +6,13 @@ It is not in a folder because programs outside the project import it by this nam
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from typing_extensions import override
 
 from penstock.kernel.rows import SortedKeys
 
-from .rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
+from .rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, merge
 
 
 class InMemoryStore(BytesStore):
@@ -87,6 +87,24 @@ class InMemoryStore(BytesStore):
         for key, value in self._undo.items():
             self._set(key, value, self._data.get(key))
         self._undo.clear()
+
+    @override
+    def committed_row(self, key: bytes) -> bytes | None:
+        return self._undo[key] if key in self._undo else self._data.get(key)
+
+    @override
+    def committed_scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
+        replaced = [
+            row for row in self._undo.items() if (start is None or row[0] >= start) and (end is None or row[0] < end)
+        ]
+        replaced.sort(reverse=reverse)
+        return merge(self.rows(start, end, reverse), replaced, reverse)
+
+    @override
+    def approximate_num_committed(self) -> int:
+        added = sum(old is None and key in self._data for key, old in self._undo.items())
+        deleted = sum(old is not None and key not in self._data for key, old in self._undo.items())
+        return len(self._data) - added + deleted
 
     @override
     def committed_mark(self, name: str) -> int | None:

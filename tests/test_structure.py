@@ -33,6 +33,7 @@ FOLDERS = {
         "clocks",
         "records errors processor_api shadowing",
         "common",
+        "query",
         "config context serdes",
         "stores",
         "operators",

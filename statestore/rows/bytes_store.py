@@ -93,6 +93,18 @@ class BytesStore(ABC):
     def rollback(self) -> None:
         """Drop the uncommitted updates."""
 
+    def committed_row(self, key: bytes) -> bytes | None:
+        """Return the value of a key as of the last commit; see CommittedRows."""
+        raise NotImplementedError
+
+    def committed_scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
+        """Iterate over a range as of the last commit, without later ones. Close the iterator or exhaust it."""
+        raise NotImplementedError
+
+    def approximate_num_committed(self) -> int:
+        """Return the approximate number of rows as of the last commit."""
+        raise NotImplementedError
+
     def committed_offset(self) -> int | None:
         """Return the offset of the last commit, None if there is none on disk."""
         return None

@@ -128,6 +128,18 @@ class DatedRows(BytesStore):
         self._forget()
 
     @override
+    def committed_row(self, key: bytes) -> bytes | None:
+        return self.below.committed_row(ROW + key)
+
+    @override
+    def committed_scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
+        return ((key[1:], value) for key, value in self.below.committed_scan(*_range(start, end), reverse))
+
+    @override
+    def approximate_num_committed(self) -> int:
+        return self.below.approximate_num_committed() // 2
+
+    @override
     def committed_offset(self) -> int | None:
         return self.below.committed_offset()
 

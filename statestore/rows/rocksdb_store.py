@@ -166,6 +166,16 @@ class RocksDBStore(BytesStore):
 
     @override
     def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
+        rows = self.committed_scan(start, end, reverse)
+        buffered = self.buffer.between(start, end, reverse)
+        return merge(rows, buffered, reverse) if buffered else rows
+
+    @override
+    def committed_row(self, key: bytes) -> bytes | None:
+        return self._reader()(key)
+
+    @override
+    def committed_scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
         cursor = self._seek(start, end, reverse)
         first, more = self._read(cursor, end, start, reverse, SCAN_ROWS, SCAN_BYTES)
         rows = iter(first)
@@ -174,8 +184,7 @@ class RocksDBStore(BytesStore):
             following = self._following(cursor, end, start, reverse)
             self._scans.add(following)
             rows = chain(first, chain.from_iterable(following))
-        buffered = self.buffer.between(start, end, reverse)
-        return merge(rows, buffered, reverse) if buffered else rows
+        return rows
 
     def _following(
         self, cursor: RdictIter, end: bytes | None, start: bytes | None, reverse: bool
@@ -234,7 +243,11 @@ class RocksDBStore(BytesStore):
 
     @override
     def approximate_num_entries(self) -> int:
-        return (self._db.property_int_value("rocksdb.estimate-num-keys") or 0) + len(self._uncommitted)
+        return self.approximate_num_committed() + len(self._uncommitted)
+
+    @override
+    def approximate_num_committed(self) -> int:
+        return self._db.property_int_value("rocksdb.estimate-num-keys") or 0
 
     def properties(self, names: Iterable[str]) -> dict[str, float]:
         """Return numeric properties of the database, named without "rocksdb."; 0 for a missing one."""

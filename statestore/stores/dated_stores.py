@@ -72,6 +72,10 @@ class DatedStore(TaskKeyValueStore, ABC):
         decode = self.values.decode
         return lambda dated: None if dated is None else decode(dated[DUE_BYTES:])
 
+    @override
+    def _over(self, rows: BytesStore) -> TaskKeyValueStore:
+        return DatedReads(self, rows)
+
     def _put_dated(self, key: bytes, clock: Punctuation, due_ms: int, row: bytes) -> None:
         self.rows.put(key, due_bytes(clock, due_ms) + row)
         self.task.timers.is_due_at(clock, due_ms)
@@ -103,6 +107,18 @@ class DatedStore(TaskKeyValueStore, ABC):
     def detach(self) -> BytesStore:
         super().detach()
         return self.rows.below
+
+
+class DatedReads(TaskKeyValueStore):
+    """A store with dated rows that is only read: nothing becomes due. rows: as those of DatedRows."""
+
+    def __init__(self, store: DatedStore, rows: BytesStore) -> None:
+        self._decoder = store._row_decoder()  # noqa: SLF001  the rows have the form of that store
+        super().__init__(store.builder, store.task, rows)
+
+    @override
+    def _row_decoder(self) -> Callable[[bytes | None], Any]:
+        return self._decoder
 
 
 class ExpiringStore(DatedStore):

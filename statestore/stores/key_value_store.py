@@ -125,6 +125,10 @@ class TaskKeyValueStore(StateStore):
         if rows.buffer is not None and self.contexts is None and not self.caching:
             self._handle = KeyValueHandle(self, rows.buffer, self._encode_key, self._decode, self._log_value)
 
+    @override
+    def _over(self, rows: BytesStore) -> TaskKeyValueStore:
+        return TaskKeyValueStore(self.builder, self.task, rows)
+
     def _row_decoder(self) -> Callable[[bytes | None], Any]:
         """Return the function from the bytes of a row, None without one, to its value."""
         return self.values.decode

@@ -139,6 +139,10 @@ class TaskWindowStore(SegmentedStore):
         self._in_memory = expires_exactly(builder)
         self.segments.sequence = rows.committed_mark(SEQUENCE) or 0
 
+    @override
+    def _over(self, rows: BytesStore) -> TaskWindowStore:
+        return TaskWindowStore(self.builder, self.task, rows)
+
     def put(self, key: object, value: object, window_start: int) -> None:
         """Set the value of a key's window, None deletes it; a store with duplicates only adds values."""
         self.put_row(self._encode_key(key), self.values.hold(value), window_start)
@@ -305,6 +309,10 @@ class TaskSessionStore(SegmentedStore):
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
         super().__init__(builder, task, rows, END_FIRST if expires_exactly(builder) else TIME_FIRST)
+
+    @override
+    def _over(self, rows: BytesStore) -> TaskSessionStore:
+        return TaskSessionStore(self.builder, self.task, rows)
 
     def put(self, session: Windowed, value: object) -> None:
         """Set the aggregate of a session, None deletes it."""

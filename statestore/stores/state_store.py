@@ -11,11 +11,13 @@ from penstock.kernel.codecs import required
 from penstock.kernel.nodes import Node
 from penstock.topology.context.store_interfaces import Cells, StoreBuilder, TimestampedRows, WindowRows
 from penstock.topology.context.task_context import TaskContext
-from penstock.topology.errors import StreamsError
+from penstock.topology.errors import StateStoreTypeError, StreamsError
+from penstock.topology.query.isolation_level import DEFAULT_ISOLATION, IsolationLevel
 from penstock.topology.records import Message
 from penstock.topology.serdes.serdes import as_serde, deserializer_for, direct, serializer_for, takes_none
 
 from ..rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow
+from ..rows.committed_rows import CommittedRows
 from .store_iterator import ClosedStore
 
 #: 8 bytes, big-endian, signed: timestamps and window starts, as Java's ByteBuffer writes a long.
@@ -40,6 +42,8 @@ class StateStore:
         self.name = builder.name
         self.rows = rows
         self._persistent = rows.persistent  # also read from a closed store, which has no rows
+        self._as_committed: StateStore | None = None
+        self._reads_committed = task.config.get(DEFAULT_ISOLATION) == IsolationLevel.READ_COMMITTED.value
         #: The topic passed to serdes, and the destination of changes.
         self.changelog_topic = task.internal_topic(f"{builder.name}-changelog")
         self.serdes = StoreSerdes(builder, self.changelog_topic)
@@ -91,8 +95,36 @@ class StateStore:
         self.rows.commit(changelog_offset, {**self.marks(), COMMITTED: 1})
 
     def can_wait(self) -> bool:
-        """Return whether buffered updates may stay in memory beyond a commit without an offset; see BytesStore."""
-        return self.rows.can_wait()
+        """Return whether buffered updates may stay in memory beyond a commit without an offset; see BytesStore.
+
+        Not if reads want the rows of the last commit: updates in memory may be of this commit or later ones.
+        """
+        return not self._reads_committed and self.rows.can_wait()
+
+    def read_only(self, isolation: IsolationLevel) -> Any:
+        """Return this store for reads of an isolation level (KIP-892; Java: ReadOnlyKeyValueStore.readOnly).
+
+        The rows of the last commit do not include what was put since, in any cache either. Raises StateStoreTypeError
+        for a store whose kind cannot be read so.
+        """
+        return self if isolation is IsolationLevel.READ_UNCOMMITTED else self.as_committed()
+
+    def as_committed(self) -> StateStore:
+        """Return this store as of its last commit, for reads only. Keep it no longer than the next commit.
+
+        It also shows the times of the last commit, such as the stream time by which rows expire.
+        """
+        self._reads_committed = True
+        if self._as_committed is None:
+            self._as_committed = self._over(CommittedRows(self))
+        self._as_committed.rollback()
+        return self._as_committed
+
+    def _over(self, rows: BytesStore) -> StateStore:
+        """Return an uncached store of the same kind over other rows."""
+        raise StateStoreTypeError(
+            f"{self.name} is a {self.builder.kind.value} store, which cannot be read as committed"
+        )
 
     def rollback(self) -> None:
         """Drop all updates since the last commit, including cached ones: a transaction was aborted."""
@@ -143,6 +175,7 @@ class StateStore:
 
     def close(self) -> None:
         """Release all handles, without a flush. Later reads and writes raise InvalidStateStoreError."""
+        self._as_committed = None
         self.rows.close()
         self.rows = cast("BytesStore", ClosedStore(self.name))
 

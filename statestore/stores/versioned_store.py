@@ -62,6 +62,10 @@ class VersionedStore(StateStore):
         self._interval_ms = builder.segment_interval_ms or default_segment_interval_ms(self._retention_ms)
         self._reload()
 
+    @override
+    def _over(self, rows: BytesStore) -> VersionedStore:
+        return VersionedStore(self.builder, self.task, rows)
+
     def _reload(self) -> None:
         observed, deleted = self.rows.committed_mark(OBSERVED_TIME), self.rows.committed_mark(DELETED_TIME)
         self._observed_ms = NOTHING_OBSERVED if observed is None else observed

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Self
 
 from ..errors import StreamsError
+from ..query.isolation_level import IsolationLevel
 from ..records import ValueAndTimestamp
 from .store_interfaces import StoreBuilder, StoreKind
 from .store_types import Closeable, Rows
@@ -29,6 +30,10 @@ class StoreFacade:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
         return self._shown(found) if callable(found) else found
+
+    def read_only(self, isolation: IsolationLevel) -> Self:
+        """Return the store for reads of an isolation level, with the same view of its values."""
+        return type(self)(self._store.read_only(isolation), self._view)
 
     def _show(self, value: Any) -> Any:
         return None if value is None else self._view.show(value)

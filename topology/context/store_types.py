@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 from typing_extensions import TypeVar
 
+from ..query.isolation_level import IsolationLevel
 from ..records import AggregationWithHeaders, ValueAndTimestamp, ValueTimestampHeaders, VersionedRecord, Windowed
 from .timestamp_extractors import TIMESTAMP_MAX
 
@@ -60,6 +61,9 @@ class StoreRows(Protocol[T_co]):
 class ReadOnlyKeyValueStore(Protocol[K, V_co]):
     """The reads of a key-value store."""
 
+    def read_only(self, isolation: IsolationLevel) -> ReadOnlyKeyValueStore[K, V_co]:
+        """Return the store for reads of an isolation level (KIP-892): as of now, or as of the last commit."""
+
     def get(self, key: K) -> V_co | None:
         """Return the value of a key, None if there is none."""
 
@@ -103,6 +107,9 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], Protocol[K, V]):
 class VersionedKeyValueStore(Protocol[K_contra, V]):
     """A key-value store that keeps old versions (KIP-889). Times are in ms."""
 
+    def read_only(self, isolation: IsolationLevel) -> VersionedKeyValueStore[K_contra, V]:
+        """Return the store for reads of an isolation level (KIP-892): as of now, or as of the last commit."""
+
     def put(self, key: K_contra, value: V | None, timestamp: int) -> int:
         """Add a version, None for a deletion; return the end of its validity."""
 
@@ -118,6 +125,9 @@ class VersionedKeyValueStore(Protocol[K_contra, V]):
 
 class ReadOnlyWindowStore(Protocol[K, V]):
     """The reads of a window store. Times are window starts in ms."""
+
+    def read_only(self, isolation: IsolationLevel) -> ReadOnlyWindowStore[K, V]:
+        """Return the store for reads of an isolation level (KIP-892): as of now, or as of the last commit."""
 
     def fetch(self, key: K, time: int) -> V | None:
         """Return the value of the window that starts at time, None if there is none."""
@@ -160,6 +170,9 @@ class WindowStore(ReadOnlyWindowStore[K, V], Protocol[K, V]):
 
 class ReadOnlySessionStore(Protocol[K, V]):
     """The reads of a session store. Times are in ms."""
+
+    def read_only(self, isolation: IsolationLevel) -> ReadOnlySessionStore[K, V]:
+        """Return the store for reads of an isolation level (KIP-892): as of now, or as of the last commit."""
 
     def fetch_session(self, key: K, start: int, end: int) -> V | None:
         """Return the value of exactly this session, None if there is none."""
