@@ -92,6 +92,8 @@ from penstock.topology.processor_api import (
     PunctuationType,
     ValueTransformerWithKey,
 )
+from penstock.topology.query.isolation_level import IsolationLevel
+from penstock.topology.query.position import Position, PositionBound
 from penstock.topology.records import (
     AggregationWithHeaders,
     Record,
@@ -165,6 +167,9 @@ __all__ = [
     "KeyQueryMetadata",
     "LagInfo",
     "ClientInstanceIds",
+    "IsolationLevel",
+    "Position",
+    "PositionBound",
     # streams and tables
     "KStream",
     "KTable",

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Self, cast
+from typing import Self, cast
 
 from typing_extensions import TypeVar
 
@@ -19,9 +19,10 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import ConfigError, InvalidStateStoreError, ProcessorStateError, StreamsError
 from penstock.topology.graph.topology import Topology
+from penstock.topology.query.isolation_level import IsolationLevel
 from penstock.topology.records import TaskId
 from penstock.topology.serdes.serdes import SerdeLike, Serdes
-from penstock.workers.control.messages import LIST_LAGS, AskClientInstanceIds, LagInfo, Query
+from penstock.workers.control.messages import LIST_LAGS, AskClientInstanceIds, LagInfo, Query, TaskResults
 from penstock.workers.group.streams_metadata import KeyQueryMetadata, Partitioner, StreamsMetadata
 from penstock.workers.metrics.sensors import Metric
 from penstock.workers.restore.listeners import StandbyUpdateListener, StateRestoreListener
@@ -350,21 +351,24 @@ class KafkaStreams:
         partition: int | None = None,
         stale: bool = False,
         combine: Combine | None = None,
+        isolation: IsolationLevel | None = None,
         timeout: timedelta | int = QUERY_TIMEOUT,
     ) -> StoreT:  # type: ignore[type-var]
         """Return a read-only state store, with its tasks on this host. timeout: time limit for each read.
 
         timestamped: get ValueAndTimestamp from timestamped stores, as with QueryableStoreTypes.timestamped….
         headers: get ValueTimestampHeaders or AggregationWithHeaders from stores with headers, as with …WithHeaders.
-        partition, stale: see query(); Kafka Streams: StoreQueryParameters. combine: makes one result of the list of all
-        tasks' results, for methods of your own stores. Annotate the variable that it is assigned
-        to, for example as a ReadOnlyKeyValueStore[str, int].
+        partition, stale, isolation: see query(); Kafka Streams: StoreQueryParameters. combine: makes one result of the
+        list of all tasks' results, for methods of your own stores. Annotate the variable that it is assigned to, for
+        example as a ReadOnlyKeyValueStore[str, int]. Rows have ``position``, see query().
         """
 
-        def ask(method: str, arguments: tuple[object, ...]) -> dict[str, Any]:
-            return self.query(name, method, *arguments, partition=partition, stale=stale, timeout=timeout)
+        def ask(method: str, arguments: tuple[object, ...], level: IsolationLevel | None) -> TaskResults:
+            return self.query(
+                name, method, *arguments, partition=partition, stale=stale, isolation=level, timeout=timeout
+            )
 
-        return cast("StoreT", QueryableStore(ask, timestamped, headers, combine))
+        return cast("StoreT", QueryableStore(ask, timestamped, headers, combine, isolation))
 
     def query(
         self,
@@ -373,9 +377,14 @@ class KafkaStreams:
         *arguments: object,
         partition: int | None = None,
         stale: bool = False,
+        isolation: IsolationLevel | None = None,
         timeout: timedelta | int = QUERY_TIMEOUT,
-    ) -> dict[str, Any]:
+    ) -> TaskResults:
         """Call a reading method of a state store in its tasks on this host; returns the results by task id.
+
+        The dict has ``position``: up to which offset of each input partition records are in the rows (KIP-796), None if
+        a task does not know, and ``positions`` by task. isolation: whether records processed since the last commit
+        count (KIP-892); by default ``default.interactive.query.isolation.level``. It has no effect on a global store.
 
         partition: only in the task of this partition. stale: also in standby tasks, and in tasks that are being
         restored, whose rows may be old, or not there yet (KIP-535); then the call fails only if no task has the store.
@@ -384,13 +393,17 @@ class KafkaStreams:
         for a method or arguments that do not fit the store, or another StreamsError if another attempt does not help.
         """
         self._check_running(f"query {store}")
-        results = self._supervisor.read(Query(0, store, method, arguments, partition, stale), _seconds(timeout))
+        results = self._supervisor.read(
+            Query(0, store, method, arguments, partition, stale, isolation), _seconds(timeout)
+        )
         failed = [result for result in results if result.error is not None]
         if failed:
             kind = next((one.kind for one in failed if one.kind is not InvalidStateStoreError), InvalidStateStoreError)
             errors = sorted({one.error or "" for one in failed if one.kind is kind})
             raise kind(f"Cannot query {store}: {'; '.join(errors)}")
-        by_task = {task: value for result in results for task, value in result.value.items()}
+        by_task = TaskResults()
+        for result in results:
+            by_task.include(result.value)
         if not by_task:
             which = "it" if partition is None else f"partition {partition} of it"
             raise InvalidStateStoreError(f"Cannot query {store}: no task on this host has {which} now.")

@@ -113,7 +113,7 @@ class DatedReads(TaskKeyValueStore):
     """A store with dated rows that is only read: nothing becomes due. rows: as those of DatedRows."""
 
     def __init__(self, store: DatedStore, rows: BytesStore) -> None:
-        self._decoder = store._row_decoder()  # noqa: SLF001  the rows have the form of that store
+        self._decoder = store._row_decoder()
         super().__init__(store.builder, store.task, rows)
 
     @override

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from penstock.topology.errors import StreamsError
+from penstock.topology.query.isolation_level import IsolationLevel
+from penstock.topology.query.position import Position
 from penstock.workers.control.messages import ReadStore
 
 from ..logs.log_floods import bounded_logger
@@ -68,7 +71,11 @@ _NAMES = (
     "timeout_ms",
     "local",
     "everywhere",
+    "isolation",
+    "at_least",
 )
+#: One offset of at_least=: topic-partition:offset.
+_BOUND = re.compile(r"(.+)-(\d{1,10}):(\d{1,19})", re.ASCII)
 
 
 def http_app(view: HttpView, address: HttpAddress, stopping: asyncio.Event) -> Starlette:
@@ -191,7 +198,8 @@ def _store(view: HttpView, request: Request) -> Response:
     name, key = decoded(request.path_params["name"]), request.path_params.get("key")
     parameters = store_parameters(name, None if key is None else decoded(key), decoded_query(request.scope))
     forwarded = FORWARDED in request.headers
-    found = view.queries.read(parameters.request, parameters.timeout, parameters.local or forwarded)
+    wait = 0 if forwarded else parameters.timeout  # the host that forwards asks again
+    found = view.queries.read(parameters.request, parameters.timeout, parameters.local or forwarded, wait)
     limit = parameters.request.limit
     rows = found.rows[:limit]
     if not rows and key is not None and not forwarded and not _is_windowed(parameters.request):
@@ -212,12 +220,17 @@ def _rows_json(found: Found, limit: int, ordered: bool) -> bytes:
         "complete": found.complete,
         "truncated": len(found.rows) > limit,
         "lag": found.lag,
+        "position": None if found.position is None else _position_json(found.position),
     }
     if ordered:
         value["ordered_rows"] = [[_base64(row.order), orjson.Fragment(row.json)] for row in rows]
     else:
         value["rows"] = [orjson.Fragment(row.json) for row in rows]
     return orjson.dumps(value)
+
+
+def _position_json(position: Position) -> dict[str, dict[str, int]]:
+    return {topic: {str(p): offset for p, offset in mine.items()} for topic, mine in position.to_map().items()}
 
 
 def _base64(data: bytes) -> str:
@@ -281,6 +294,8 @@ def store_parameters(store: str, key: str | None, given: Sequence[tuple[str, str
         _number(query, "partition", None, 0, (1 << 31) - 1),
         _number(query, "max_lag", None, 0, _LAST),
         _boolean(query, "everywhere"),
+        isolation=_isolation(query),
+        at_least=_bound(query),
     )
     timeout_ms = _number(query, "timeout_ms", TIMEOUT_MS, 1, TIMEOUT_MAX_MS) or TIMEOUT_MS
     if request.everywhere and key is None:
@@ -308,6 +323,26 @@ def _number(query: Mapping[str, str], name: str, default: int | None, lowest: in
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and lowest <= int(text) <= highest):
         raise _bad(f"{name}={text!r} must be a whole number from {lowest} to {highest}.")
     return int(text)
+
+
+def _isolation(query: Mapping[str, str]) -> IsolationLevel | None:
+    text = query.get("isolation")
+    if text is None:
+        return None
+    try:
+        return IsolationLevel(text.lower())
+    except ValueError:
+        raise _bad(f"isolation={text!r} must be {' or '.join(level.value for level in IsolationLevel)}.") from None
+
+
+def _bound(query: Mapping[str, str]) -> Position:
+    position = Position()
+    for text in query["at_least"].split(",") if "at_least" in query else ():
+        found = _BOUND.fullmatch(text)
+        if found is None or int(found[3]) > _LAST:
+            raise _bad(f"at_least={text!r} must be topic-partition:offset, or several of them with commas.")
+        position = position.with_component(found[1], int(found[2]), int(found[3]))
+    return position
 
 
 def _boolean(query: Mapping[str, str], name: str) -> bool:

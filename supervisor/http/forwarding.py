@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import http.client
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import orjson
 from typing_extensions import override
 
+from penstock.topology.query.position import Position
 from penstock.workers.control.messages import ReadStore
 from penstock.workers.group.streams_metadata import HostInfo
 from penstock.workers.queries.store_answers import Row
@@ -41,7 +43,7 @@ class HttpHosts(RemoteHosts):
         status, answer = self._get(host, path_of(request), timeout)
         if status == http.client.OK:
             rows = [Row(base64.b64decode(order), orjson.dumps(row)) for order, row in answer["ordered_rows"]]
-            return Found(rows, answer["tasks"], answer["lag"], answer["complete"])
+            return Found(rows, answer["tasks"], answer["lag"], answer["complete"], position=_position(answer))
         error: dict[str, Any] = answer.get("error", {}) if isinstance(answer, dict) else {}
         message = f"{host.host}:{host.port}: {error.get('message', f'HTTP {status}')}"
         if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
@@ -64,9 +66,21 @@ class HttpHosts(RemoteHosts):
             connection.close()
 
 
+def _position(answer: Mapping[str, Any]) -> Position | None:
+    """Return the position in a response; JSON has text as keys."""
+    offsets: Mapping[str, Mapping[str, int]] | None = answer["position"]
+    if offsets is None:
+        return None
+    return Position.from_map({topic: {int(p): at for p, at in mine.items()} for topic, mine in offsets.items()})
+
+
 def path_of(request: ReadStore) -> str:
     """Return path and query string of a request, as endpoints.py reads them."""
     names = {name: getattr(request, name) for name in _SAME} | {"from": request.key_from, "to": request.key_to}
+    names["isolation"] = None if request.isolation is None else request.isolation.value
+    names["at_least"] = (
+        ",".join(f"{at.topic}-{at.partition}:{to}" for at, to in request.at_least.offsets.items()) or None
+    )
     names |= {name: "true" for name in ("reverse", "everywhere") if getattr(request, name)}
     query = urlencode({name: value for name, value in names.items() if value is not None})
     key = "" if request.key is None else f"/{quote(request.key, safe='')}"

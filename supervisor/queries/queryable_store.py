@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.topology.context.store_types import Rows
 from penstock.topology.errors import StateStoreTypeError
+from penstock.topology.query.isolation_level import IsolationLevel
+from penstock.topology.query.position import Position
 from penstock.topology.records import AggregationWithHeaders, ValueAndTimestamp, ValueTimestampHeaders
+from penstock.workers.control.messages import TaskResults
 
-#: Queries the stream threads: (method, arguments) -> result by task id.
-Ask = Callable[[str, tuple[Any, ...]], dict[str, Any]]
+T = TypeVar("T")
+
+#: Queries the stream threads: (method, arguments, isolation level or None for the default) -> result by task id.
+Ask = Callable[[str, tuple[Any, ...], IsolationLevel | None], TaskResults]
 #: Makes one result of those of all tasks (Kafka Streams: QueryableStoreType.create).
 Combine = Callable[[list[Any]], Any]
+
+
+class QueriedRows(Rows[T]):
+    """The rows of a read, and their position in the input; None if a task does not know (KIP-796)."""
+
+    __slots__ = ("position",)
+
+    def __init__(self, rows: Iterable[T], position: Position | None) -> None:
+        super().__init__(rows)
+        self.position = position
 
 
 class QueryableStore:
@@ -25,8 +40,8 @@ class QueryableStore:
     iterator, sorted within each task; ``approximate_num_entries`` is the sum. Methods raise InvalidStateStoreError
     while the store is restored, and TimeoutError. timestamped: timestamped stores return ValueAndTimestamp, otherwise
     plain values, as in Kafka Streams. headers: stores with headers return ValueTimestampHeaders or
-    AggregationWithHeaders. combine: makes one result of the list of all tasks' results, for the methods of custom
-    stores.
+    AggregationWithHeaders. isolation: None for the configuration's default. combine: makes one result of the list of
+    all tasks' results, for the methods of custom stores.
     """
 
     # Those that __getattr__ makes, for type checkers and editors. Key-value stores:
@@ -55,12 +70,22 @@ class QueryableStore:
     find_sessions_ending: Callable[..., Rows[Any]]
 
     def __init__(
-        self, ask: Ask, timestamped: bool = False, headers: bool = False, combine: Combine | None = None
+        self,
+        ask: Ask,
+        timestamped: bool = False,
+        headers: bool = False,
+        combine: Combine | None = None,
+        isolation: IsolationLevel | None = None,
     ) -> None:
         self._ask = ask
+        self._isolation = isolation
         self._timestamped = timestamped
         self._headers = headers
         self._combine = combine
+
+    def read_only(self, isolation: IsolationLevel) -> QueryableStore:
+        """Return this store for reads of an isolation level (KIP-892): as of now, or as of the last commit."""
+        return QueryableStore(self._ask, self._timestamped, self._headers, self._combine, isolation)
 
     if not TYPE_CHECKING:  # which would take every name for a method
 
@@ -70,11 +95,13 @@ class QueryableStore:
             return partial(self._call, method)
 
     def _call(self, method: str, *arguments: object) -> Any:
-        by_task = self._ask(method, arguments)
+        by_task = self._ask(method, arguments, self._isolation)
         if self._combine is not None:
             return self._combine([by_task[task] for task in sorted(by_task)])
         found = combine(method, arguments, by_task)
-        return Rows(map(self._shown, found)) if isinstance(found, Rows) else self._shown(found)
+        if isinstance(found, Rows):
+            return QueriedRows(map(self._shown, found), by_task.position)
+        return self._shown(found)
 
     def _shown(self, found: Any) -> Any:
         """Return a value, or the value in a row, in the form that was asked for; others as they are."""

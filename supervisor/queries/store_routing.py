@@ -6,10 +6,12 @@ rows of some tasks without the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from penstock.topology.query.position import Position, merged
 from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import CommandResult, ReadStore
 from penstock.workers.group.streams_metadata import HostInfo, StreamsMetadata
@@ -20,6 +22,10 @@ from .queries import Answers
 
 #: Default number of seconds after which a client may retry.
 RETRY_SECONDS = 1
+#: The code of the error for rows that have not reached the requested position (Kafka Streams: FailureReason).
+NOT_UP_TO_BOUND = "NOT_UP_TO_BOUND"
+#: How often rows that must reach a position are asked for: about as often as a stream thread processes a batch.
+BOUND_POLL_SECONDS = 0.05
 
 
 class QueryError(Exception):
@@ -49,7 +55,8 @@ class Found:
     """The rows of a read, in the order of their keys. lag: of the standby task that answered, None for an active one.
 
     tasks: the owners of the rows; complete: whether these are all tasks with a part of the store. after: the start of
-    the next page, whose rows are in the store's order.
+    the next page, whose rows are in the store's order. position: of the rows in the input; None if a task does
+    not know.
     """
 
     rows: list[Row]
@@ -57,6 +64,7 @@ class Found:
     lag: int | None = None
     complete: bool = True
     after: str | None = None
+    position: Position | None = None
 
 
 class RemoteHosts(Protocol):
@@ -67,15 +75,41 @@ class RemoteHosts(Protocol):
 
 
 class StoreQueries:
-    """Any thread may use it. remote: the other hosts; without it every read must be local."""
+    """Any thread may use it. remote: the other hosts; without it every read must be local.
 
-    def __init__(self, supervisor: Supervisor, application_server: str, remote: RemoteHosts | None = None) -> None:
+    clock, pause: seconds, and the function that waits for some.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        application_server: str,
+        remote: RemoteHosts | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._supervisor = supervisor
         self._me = HostInfo.parse(application_server) if application_server else None
         self._remote = remote
+        self._clock = clock
+        self._pause = pause
 
-    def read(self, request: ReadStore, timeout: float, local: bool) -> Found:
+    def read(self, request: ReadStore, timeout: float, local: bool, wait: float = 0) -> Found:
         """Return the result of a request; local: on this host only. Raises QueryError.
+
+        wait: how long to ask again while the rows have not reached request.at_least, in seconds.
+        """
+        deadline = self._clock() + wait
+        while True:
+            try:
+                return self._read_key_anywhere(request, timeout, local)
+            except QueryError as error:
+                if error.code != NOT_UP_TO_BOUND or self._clock() >= deadline:
+                    raise
+            self._pause(BOUND_POLL_SECONDS)
+
+    def _read_key_anywhere(self, request: ReadStore, timeout: float, local: bool) -> Found:
+        """Return the result of a request.
 
         If a key is not in the partition of Kafka's partitioner, all tasks are searched: confluent-kafka's default is
         another partitioner, and its records are processed as well.
@@ -115,7 +149,10 @@ class StoreQueries:
     def _one(self, request: ReadStore, answers: list[StoreRead], timeout: float, local: bool) -> Found:
         good = sorted((a for a in answers if a.reply is Reply.OK), key=lambda answer: answer.lag is not None)
         if good:
-            return Found(_ordered(request, good[0].rows), list(good[0].tasks), good[0].lag, after=good[0].after)
+            best = good[0]
+            rows = _ordered(request, best.rows)
+            return Found(rows, list(best.tasks), best.lag, after=best.after, position=best.position)
+        _check_bound(answers)
         waiting = next((answer for answer in answers if answer.reply is Reply.NOT_YET), None)
         hosts = [] if local else self._hosts_of(answers[0], request)
         if waiting is not None and (local or request.max_lag is None or not hosts):
@@ -166,11 +203,13 @@ class StoreQueries:
         waiting = next((answer for answer in answers if answer.reply is Reply.NOT_YET), None)
         if waiting is not None:
             raise not_yet(waiting)
+        _check_bound(answers)
+        positions = [answer.position for answer in answers if answer.tasks]
         rows = [row for answer in answers for row in answer.rows]
         answered = [task for answer in answers for task in answer.tasks]
         tasks = set(answered)
         if tasks == {"global"}:
-            return Found(_ordered(request, answers[0].rows), ["global"])
+            return Found(_ordered(request, answers[0].rows), ["global"], position=answers[0].position)
         wanted = max(answer.partitions for answer in answers)
         if not local and len(tasks) < wanted:
             assert self._remote is not None
@@ -178,6 +217,7 @@ class StoreQueries:
                 part = self._remote.read(host, request, timeout)
                 rows += part.rows
                 answered += part.tasks
+                positions.append(part.position)
         tasks = set(answered)
         if len(tasks) < len(answered):
             raise QueryError(
@@ -195,7 +235,8 @@ class StoreQueries:
                 " application.server on all of them.",
                 RETRY_SECONDS,
             )
-        return Found(_ordered(request, rows), sorted(tasks), complete=len(tasks) >= wanted)
+        complete = len(tasks) >= wanted
+        return Found(_ordered(request, rows), sorted(tasks), complete=complete, position=merged(positions))
 
     def _hosts_with(self, store: str) -> list[HostInfo]:
         return [m.host_info for m in self._others() if store in m.state_store_names]
@@ -216,6 +257,15 @@ def _check_request(answer: StoreRead) -> None:
         raise QueryError(404, "UNKNOWN_STORE", answer.detail)
     if answer.reply is Reply.BAD_REQUEST:
         raise QueryError(400, "BAD_REQUEST", answer.detail)
+
+
+def _check_bound(answers: list[StoreRead]) -> None:
+    behind = next((answer for answer in answers if answer.reply is Reply.BEHIND), None)
+    if behind is not None:
+        position = None if behind.position is None else behind.position.to_map()
+        raise QueryError(
+            503, NOT_UP_TO_BOUND, behind.detail, RETRY_SECONDS, tasks=list(behind.tasks), position=position
+        )
 
 
 def not_yet(answer: StoreRead) -> QueryError:

@@ -197,15 +197,6 @@ NAMES = {
 #: Methods that Penstock lacks, and the reason or the replacement.
 MISSING: Mapping[str, str] = {
     **dict.fromkeys(
-        (
-            f"{store}.readOnly"
-            for store in (
-                *("ReadOnlyKeyValueStore", "ReadOnlyWindowStore", "ReadOnlySessionStore", "VersionedKeyValueStore"),
-            )
-        ),
-        "reads have no isolation level: they see all processed records",
-    ),
-    **dict.fromkeys(
         (f"StateStore.{name}" for name in ("query", "getPosition")),
         "interactive queries v2: `KafkaStreams.query` calls a method of the store",
     ),

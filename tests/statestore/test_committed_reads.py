@@ -208,5 +208,5 @@ def test_updates_do_not_wait_for_a_later_commit_if_commits_are_read(tmp_path: Pa
 
 def test_operators_own_stores_have_no_committed_reads() -> None:
     store = OpenStore(builder(StoreKind.LIST_VALUE, caching=False)).store
-    with pytest.raises(StateStoreTypeError, match="store is a .* store, which cannot be read as committed"):
+    with pytest.raises(StateStoreTypeError, match=r"store is a .* store, which cannot be read as"):
         store.read_only(IsolationLevel.READ_COMMITTED)

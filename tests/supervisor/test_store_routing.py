@@ -10,10 +10,12 @@ import pytest
 from penstock.supervisor.application_state import ApplicationState
 from penstock.supervisor.queries.queries import Answers, Queries, Question
 from penstock.supervisor.queries.store_routing import Found, QueryError, RemoteHosts, StoreQueries
+from penstock.topology.query.position import Position
 from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import CommandResult, HostsChanged, ReadStore
 from penstock.workers.group.streams_metadata import HostInfo
 from penstock.workers.queries.store_answers import Reply, Row, StoreRead
+from tests.manual_clock import ManualClock
 
 HERE, THERE = "here:80", "there:80"
 
@@ -34,7 +36,14 @@ class OneThread:
 
     def ask(self, question: Question, answers: Answers, timeout: float) -> None:
         rows = tuple(map(row, self._tasks))
-        answers.results.append(CommandResult(1, StoreRead(Reply.OK, rows=rows, tasks=self._tasks, partitions=3)))
+        position = of(*self._tasks)
+        read = StoreRead(Reply.OK, rows=rows, tasks=self._tasks, partitions=3, position=position)
+        answers.results.append(CommandResult(1, read))
+
+
+def of(*tasks: str) -> Position:
+    """Return the position of tasks that have the first record of their partition."""
+    return Position.from_map({"in": {int(task[-1]): 0 for task in tasks}})
 
 
 class OtherHost(RemoteHosts):
@@ -42,7 +51,7 @@ class OtherHost(RemoteHosts):
         self._tasks = tasks
 
     def read(self, host: HostInfo, request: ReadStore, timeout: float) -> Found:
-        return Found(list(map(row, self._tasks)), list(self._tasks))
+        return Found(list(map(row, self._tasks)), list(self._tasks), position=of(*self._tasks))
 
 
 def read(here: tuple[str, ...], there: tuple[str, ...]) -> Found:
@@ -54,6 +63,7 @@ def test_the_results_of_all_hosts_are_merged() -> None:
     found = read(("0_0", "0_2"), ("0_1",))
     assert [each.task for each in found.rows] == ["0_0", "0_1", "0_2"]
     assert found.complete
+    assert found.position == of("0_0", "0_1", "0_2")
 
 
 @pytest.mark.parametrize(("there", "why"), [(("0_1", "0_2"), "would be in the answer twice"), ((), "2 of the 3 tasks")])
@@ -61,3 +71,35 @@ def test_a_task_that_moves_between_responses_appears_exactly_once(there: tuple[s
     with pytest.raises(QueryError, match=why) as raised:
         read(("0_0", "0_2"), there)
     assert (raised.value.status, raised.value.code, raised.value.retry_after) == (503, "INCOMPLETE", 1)
+
+
+class Behind(OneThread):
+    """A stream thread whose task reaches the requested position at the given attempt."""
+
+    def __init__(self, reaches_at: int) -> None:
+        super().__init__("0_0")
+        self.asked, self._reaches_at = 0, reaches_at
+
+    def ask(self, question: Question, answers: Answers, timeout: float) -> None:
+        self.asked += 1
+        reply = Reply.OK if self.asked >= self._reaches_at else Reply.BEHIND
+        read = StoreRead(reply, "not yet", tasks=("0_0",), partitions=1, position=of("0_0"))
+        answers.results.append(CommandResult(1, read))
+
+
+def test_rows_that_have_not_reached_a_position_are_asked_for_again_until_the_time_is_over() -> None:
+    clock = ManualClock()
+    supervisor: Any = Behind(3)
+
+    queries = StoreQueries(supervisor, HERE, None, lambda: clock.now_ms / 1000, clock.sleep)
+    request = ReadStore(0, "counts", at_least=of("0_0"))
+    assert queries.read(request, 1, local=True, wait=1).tasks == ["0_0"]
+    assert supervisor.asked == 3
+    late: Any = Behind(1_000)
+    queries = StoreQueries(late, HERE, None, lambda: clock.now_ms / 1000, clock.sleep)
+    for wait, attempts in ((0, 1), (1, 22)):
+        late.asked = 0
+        with pytest.raises(QueryError, match="not yet") as raised:
+            queries.read(request, 1, local=True, wait=wait)
+        assert (raised.value.code, raised.value.details["position"]) == ("NOT_UP_TO_BOUND", {"in": {0: 0}})
+        assert late.asked <= attempts, "twenty times a second"

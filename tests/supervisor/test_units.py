@@ -8,7 +8,7 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,10 @@ from penstock.supervisor.processes.restart_policy import RestartLimits, RestartP
 from penstock.supervisor.queries.queryable_store import QueryableStore
 from penstock.supervisor.service.systemd import SystemdNotifier
 from penstock.topology.errors import StreamsError
+from penstock.topology.query.isolation_level import IsolationLevel
+from penstock.topology.query.position import Position
 from penstock.topology.records import AggregationWithHeaders, ValueAndTimestamp, ValueTimestampHeaders, Windowed
+from penstock.workers.control.messages import TaskResults
 from penstock.workers.control.stream_thread_state import StreamThreadState as Thread
 from tests.examples import examples
 
@@ -279,9 +282,32 @@ def test_the_tasks_of_a_store_are_read_as_one(
     method: str, arguments: tuple[object, ...], by_task: dict[str, object], expected: object
 ) -> None:
     asked = []
-    store = QueryableStore(lambda *question: asked.append(question) or by_task)  # type: ignore[func-returns-value]
+
+    def ask(*question: object) -> TaskResults:
+        asked.append(question)
+        return results(by_task)
+
+    store = QueryableStore(ask)
     assert getattr(store, method)(*arguments) == expected
-    assert asked == [(method, arguments)]
+    committed = IsolationLevel.READ_COMMITTED
+    assert getattr(store.read_only(committed), method)(*arguments) == expected
+    assert asked == [(method, arguments, None), (method, arguments, committed)]
+
+
+def results(by_task: Mapping[str, object], position: Position | None = None) -> TaskResults:
+    """Return the results of tasks that all have one position."""
+    made = TaskResults()
+    for task, result in by_task.items():
+        made.add(task, result, position)
+    return made
+
+
+def test_rows_have_the_position_of_all_tasks() -> None:
+    found = results({"0_0": [("a", 1)]}, Position.from_map({"in": {0: 5}}))
+    found.include(results({"0_1": [("b", 1)]}, Position.from_map({"in": {1: 7}})))
+    assert QueryableStore(lambda *_: found).all().position == Position.from_map({"in": {0: 5, 1: 7}})
+    found.include(results({"0_2": []}))
+    assert QueryableStore(lambda *_: found).all().position is None, "one task does not know"
 
 
 @pytest.mark.parametrize(
@@ -299,6 +325,6 @@ def test_a_store_with_headers_is_read_in_each_form(how: Any, rows: object, sessi
         "fetch_session": AggregationWithHeaders(3, {"h": "x"}),
         "fetch": [(Windowed("k", 1, 2), AggregationWithHeaders(3, {"h": "x"}))],
     }
-    store = QueryableStore(lambda method, arguments: {"0_0": found[method]}, **how)
+    store = QueryableStore(lambda method, *_: results({"0_0": found[method]}), **how)
     assert (store.get("k"), store.all()) == (rows, [("k", rows)])
     assert (store.fetch_session("k", 1, 2), store.fetch("k")) == (sessions, [(Windowed("k", 1, 2), sessions)])

@@ -21,9 +21,12 @@ from penstock import (
     ValueTimestampHeaders,
 )
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
+from penstock.topology.query.isolation_level import IsolationLevel
+from penstock.topology.query.position import Position
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.workers.control.messages import Query, ReadStore
+from penstock.workers.control.messages import Query, ReadStore, TaskResults
 from penstock.workers.control.stream_thread_state import StreamThreadState
+from penstock.workers.queries.store_answers import Reply
 from penstock.workers.restore.listeners import StandbyUpdateListener, SuspendReason
 from penstock.workers.thread.thread_commands import answer
 from tests.direct_kafka import DirectKafka
@@ -280,6 +283,42 @@ def test_a_standby_task_answers_queries_for_stale_rows(application: MakeApplicat
     pair.active.step(2)
     assert asked(pair.active) == {"0_0": 3}
     assert asked(pair.standby, stale=True) == {"0_0": 2}, "not committed, not followed"
+    committed = {"isolation": IsolationLevel.READ_COMMITTED}
+    assert asked(pair.active, **committed) == {"0_0": 2}
+    assert asked(pair.standby, stale=True, **committed) == {"0_0": 2}
+
+
+@pytest.mark.usefixtures("topics")
+def test_only_an_active_task_knows_its_position(application: MakeApplication, cluster: DirectKafka) -> None:
+    """Kafka Streams' standby tasks know it from headers of the changelog, which Penstock does not write (KIP-796)."""
+    pair = Pair(application(counting(), num_standby_replicas=1))
+    pair.feed("aba")
+
+    def positions(thread: Thread, **how: Any) -> dict[str, Position | None]:
+        query = Query(1, "counts", "get", ("a",), **how)
+        found: TaskResults = answer(query, thread.thread.commands._answers.reader).value
+        return found.positions
+
+    def read(thread: Thread, offset: int, **how: Any) -> tuple[Reply, Position | None]:
+        request = ReadStore(1, "counts", key="a", at_least=at(offset), **how)
+        found = thread.thread.commands._answers.reader.read(request)
+        return found.reply, found.position
+
+    def at(offset: int) -> Position:
+        return Position.from_map({IN: {0: offset}})
+
+    assert positions(pair.active) == {"0_0": at(2)}
+    assert positions(pair.standby, stale=True) == {"0_0": None}
+    feed(cluster, "a")
+    pair.active.step(2)
+    committed = {"isolation": IsolationLevel.READ_COMMITTED}
+    assert positions(pair.active) == {"0_0": at(3)}
+    assert positions(pair.active, **committed) == {"0_0": at(2)}
+    assert read(pair.active, 3) == (Reply.OK, at(3))
+    assert read(pair.active, 3, **committed) == (Reply.BEHIND, at(2))
+    assert read(pair.standby, 2, max_lag=10) == (Reply.ELSEWHERE, None), "only the active task can promise it"
+    pair.active.commit()
+    assert read(pair.active, 3, **committed) == (Reply.OK, at(3))
 
 
 class KeepHeaders(FixedKeyProcessor[str, str, str]):

@@ -180,8 +180,8 @@ _TABLE = (
     ConfigKey("topology.description.push.enabled", BOOLEAN, True,
               "Push the topology's description to the broker of a streams group if it asks for it (KIP-1331)."),
     ConfigKey("default.interactive.query.isolation.level", STRING, "read_uncommitted",
-              "What queries see (4.4); here always all processed records.",
-              words=_words("read_uncommitted", "read_committed"), no_effect=True),
+              "What queries see: all processed records, or the rows of the last commit (KIP-892).",
+              words=_words("read_uncommitted", "read_committed")),
     # -- group and assignment
     ConfigKey("group.protocol", STRING, "classic",
               "Who assigns tasks: the group's leader, or the broker (KIP-1071).", words=_words("classic", "streams")),

@@ -1,4 +1,4 @@
-"""How far a state store is in its input (KIP-796; Kafka Streams: Position, PositionBound)."""
+"""The position of a state store in its input (KIP-796; Kafka Streams: Position, PositionBound)."""
 
 from __future__ import annotations
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import EventLoopError, StreamsError
+from penstock.topology.query.isolation_level import IsolationLevel
+from penstock.topology.query.position import Position, merged
 from penstock.topology.records import TopicPartition
 
 
@@ -48,7 +50,8 @@ class ReleaseHost:
 class Query:
     """Command: read a state store; the answer is a CommandResult with the same id.
 
-    partition: of this task only. stale: also of standby tasks, and of active ones that are restored.
+    partition: of this task only. stale: also of standby tasks, and of active ones that are restored. isolation: None
+    for the default of the configuration.
     """
 
     id: int
@@ -57,6 +60,34 @@ class Query:
     arguments: tuple[object, ...] = ()
     partition: int | None = None
     stale: bool = False
+    isolation: IsolationLevel | None = None
+
+
+class TaskResults(dict[str, Any]):
+    """The results of a read by task id; that of a global store is of a task "global".
+
+    positions: by task id, of the rows in the task's input (KIP-796); None for a task that does not know: a
+    standby task, and one that is being restored.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions: dict[str, Position | None] = {}
+
+    def add(self, task: str, result: object, position: Position | None) -> None:
+        """Add the result of a task."""
+        self[task] = result
+        self.positions[task] = position
+
+    def include(self, others: TaskResults) -> None:
+        """Add the results of another process."""
+        self.update(others)
+        self.positions.update(others.positions)
+
+    @property
+    def position(self) -> Position | None:
+        """The positions of all tasks as one; None if one of them is not known."""
+        return merged(self.positions.values())
 
 
 class LagInfo(NamedTuple):
@@ -98,6 +129,7 @@ class ReadStore:
     key's partition, if Kafka's partitioner did not choose it. max_lag: a standby task may answer if it is at most this
     many records behind. everywhere: search the key in all tasks, because its writer may not have used Kafka's
     partitioner. after: the page of a partition's range: "" for the first page, otherwise the end of the previous one.
+    isolation: None for the default of the configuration. at_least: the position that the rows must have reached.
     """
 
     id: int
@@ -114,6 +146,8 @@ class ReadStore:
     max_lag: int | None = None
     everywhere: bool = False
     after: str | None = None
+    isolation: IsolationLevel | None = None
+    at_least: Position = field(default_factory=Position)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from penstock.topology.query.position import Position
+
 
 class Row(NamedTuple):
     """One row: its position in key order (bytes), its JSON object, and its task."""
@@ -27,6 +29,8 @@ class Reply(Enum):
     ELSEWHERE = "elsewhere"
     #: A task is here, but it is being restored, or it is a standby task with too much lag.
     NOT_YET = "not yet"
+    #: The rows of a running task have not reached the requested position.
+    BEHIND = "behind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class StoreRead:
     task. after: the start of the next page, None after the last one.
 
     partitions: how many tasks have a part of the store, on all hosts; 0 if not requested. restore_remaining: in
-    records. eta_seconds: None if unknown.
+    records. eta_seconds: None if unknown. position: of the rows in the input; None if a task does not know.
     """
 
     reply: Reply
@@ -49,3 +53,4 @@ class StoreRead:
     restore_remaining: int = 0
     eta_seconds: float | None = None
     after: str | None = None
+    position: Position | None = None

@@ -26,6 +26,8 @@ from penstock.topology.context.store_facades import view_of_results
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.topology.query.isolation_level import IsolationLevel
+from penstock.topology.query.position import Position, merged
 from penstock.topology.records import TaskId
 from penstock.topology.serdes.serdes import Serdes, as_serde
 
@@ -62,6 +64,7 @@ class StoreReader:
     global_state: GlobalState
     changelog_reader: StoreChangelogReader
     partition_count: Callable[[str], int]
+    default_isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
 
     def read(self, request: ReadStore) -> StoreRead:
         """Answer a request; errors become part of the answer and never end the thread."""
@@ -82,6 +85,7 @@ class StoreReader:
         topology = next(t for t in self.topologies if request.store in t.stores)
         builder = topology.stores[request.store]
         check_readable(builder)
+        self._check_bound(request, topology)
         topics = self._topics(request.store)
         self.check_partition(request.store, request.partition)
         if request.key is None or request.everywhere:
@@ -110,9 +114,31 @@ class StoreReader:
         if not 0 <= partition < partitions:
             raise BadKeyError(f"The store {store} has {partitions} partitions, from 0 to {partitions - 1}.")
 
+    def _check_bound(self, request: ReadStore, topology: ProcessorTopology) -> None:
+        """Raise BadKeyError for a bound that the store can never reach: of partitions that are not its input."""
+        inputs = {self.topics.full(topic) for topic in topology.source_topics}
+        for topic, partition in request.at_least.offsets:
+            if topic not in inputs:
+                known = ", ".join(sorted(inputs))
+                raise BadKeyError(f"at_least= names {topic}, which is no input of {request.store}; these are: {known}.")
+            if not 0 <= partition < self.partition_count(topic):
+                raise BadKeyError(f"at_least= names partition {partition} of {topic}, which does not exist.")
+
     def _read_global(self, request: ReadStore) -> StoreRead:
-        store = self.global_state.task.stores[request.store]
-        return StoreRead(Reply.OK, rows=_rows(request, store, GLOBAL), partition=-1, tasks=(GLOBAL,))
+        if not request.at_least.is_empty:
+            raise BadKeyError("at_least= is for stores of tasks; every host has all rows of a global store.")
+        rows = _rows(request, self.global_state.task.stores[request.store], GLOBAL)
+        position = self.global_state.position(request.store)
+        return StoreRead(Reply.OK, rows=rows, partition=-1, tasks=(GLOBAL,), position=position)
+
+    def isolated(self, store: StateStore, isolation: IsolationLevel | None) -> StateStore:
+        """Return a task's store for reads of an isolation level, None for the configuration's."""
+        committed = (isolation or self.default_isolation) is IsolationLevel.READ_COMMITTED
+        return store.as_committed() if committed else store
+
+    def position(self, task: Task, store: str, isolation: IsolationLevel | None) -> Position | None:
+        """Return the position of the rows of isolated() in the task's input; None if the task does not know."""
+        return task.position(store, isolation or self.default_isolation)
 
     def _topics(self, store: str) -> tuple[str, ...]:
         return tuple(sorted(store_topics(self.topologies, self.topics).get(store, ())))
@@ -156,6 +182,7 @@ class StoreReader:
             partitions=partitions,
             lag=max((answer.lag for answer in answers if answer.lag is not None), default=None),
             after=answers[0].after,
+            position=merged(answer.position for answer in answers),
         )
 
     def _read_task(self, request: ReadStore, task: Task) -> StoreRead:
@@ -174,9 +201,16 @@ class StoreReader:
                 f"The standby task {name} is {behind} records behind, more than max_lag={request.max_lag}.",
                 lag=lag,
             )
-        store = task.state_manager.stores[request.store]
+        position = self.position(task, request.store, request.isolation)
+        if not (position or Position()).reaches(request.at_least, task.task_id.partition):
+            if not active:
+                return StoreRead(Reply.ELSEWHERE)  # only an active task knows its position
+            detail = f"The rows of task {name} are as of {position}, not yet as of {request.at_least}."
+            return StoreRead(Reply.BEHIND, detail, tasks=(name,), position=position)
+        store = self.isolated(task.state_manager.stores[request.store], request.isolation)
         rows = _rows(request, store, name)
-        return StoreRead(Reply.OK, rows=rows, tasks=(name,), lag=lag, after=page_after(request, store, rows))
+        after = page_after(request, store, rows)
+        return StoreRead(Reply.OK, rows=rows, tasks=(name,), lag=lag, after=after, position=position)
 
     def _not_yet(self, task: Task) -> StoreRead:
         reader = self.changelog_reader

@@ -25,6 +25,7 @@ from penstock.topology.context.task_output import NoOutput
 from penstock.topology.errors import ProcessorStateError, StreamsError, UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.processor_api import Punctuation
+from penstock.topology.query.position import Position
 from penstock.topology.records import Message, TaskId, TopicPartition
 from penstock.topology.run.compiled import CompiledTopology, compile_topology
 
@@ -139,6 +140,13 @@ class GlobalState:
     def store(self, name: str) -> Any:
         """Return a global store; raises UnknownStateStoreError."""
         return self.task.store(name)
+
+    def position(self, store: str) -> Position:
+        """Return the position of a store's rows in its topic."""
+        topic = self.topology.changelog_topics[store]
+        partitions = [partition for partition in self.consumer.assignment() if partition.topic == topic]
+        positions = {partition: self.consumer.position(partition) for partition in partitions}
+        return Position.before({p: offset for p, offset in positions.items() if offset is not None})
 
     def start(self) -> None:
         """Open the stores and request the end offsets of their topics."""

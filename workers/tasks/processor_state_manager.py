@@ -226,25 +226,31 @@ class ProcessorStateManager:
         """
         return self._owes_checkpoint and (enforced or self.checkpoint_due(now_ms))
 
-    def commit(self, offsets: Mapping[TopicPartition, int], now_ms: int) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, int], now_ms: int) -> list[str]:
         """Commit all stores, each with the offset of its changelog if that is known.
 
         Without it, updates of a logged store may stay in memory: a restore begins at the last stored one in any case.
+        Returns the stores of which all updates are committed now.
         """
+        written = []
         by_store = {self.changelogs[partition]: offset for partition, offset in offsets.items()}
         logged = set(self.changelogs.values())
         with self._damage_told():
             for name, store in self.stores.items():
                 offset = by_store.get(name)
                 if offset is None and name in logged and store.can_wait():
+                    if not store.rows.has_uncommitted():
+                        written.append(name)
                     continue
                 store.commit(offset)
+                written.append(name)
         for partition, offset in offsets.items():
             self._unpersisted += offset - self._committed.get(partition, offset)
             self._note_offset(partition, self.stores[self.changelogs[partition]], offset)
         self._owes_checkpoint = not offsets.keys() >= self.written_changelogs
         if not self._owes_checkpoint:
             self._last_checkpoint_ms = now_ms
+        return written
 
     def _note_offset(self, partition: TopicPartition, store: StateStore, offset: int) -> None:
         (self._committed if store.persistent else self._offsets_in_memory)[partition] = offset

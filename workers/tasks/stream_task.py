@@ -16,6 +16,8 @@ from penstock.topology.context.task_context import Cancellable
 from penstock.topology.errors import HandedOverError, LostOffsetsError, StreamsError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.processor_api import Punctuation
+from penstock.topology.query.isolation_level import IsolationLevel
+from penstock.topology.query.position import Position
 from penstock.topology.records import Message, TaskId, TopicPartition
 from penstock.topology.run.compiled import CompiledTopology, compile_topology
 
@@ -95,6 +97,9 @@ class StreamTask(Task):
         self._work = self._commit_requests = 0
         self._committing = self._committed_work = (0, 0)
         self._committed: dict[TopicPartition, int] = {}
+        #: The next offsets of the commit in progress; the position of each store's committed rows.
+        self._committing_offsets: Mapping[TopicPartition, int] = {}
+        self._stored: dict[str, Position] = {}
         self._changelog_ids: Mapping[str, bytes] = {}
         self._dropped_reasons: set[tuple[str, str]] = set()
 
@@ -211,6 +216,7 @@ class StreamTask(Task):
         consumer.set_epochs({p: at.leader_epoch for p, at in committed.items() if at is not None})
         # Start offsets need not be committed: nothing was processed yet.
         self._committed = {p: offset for p in committed if (offset := consumer.position(p)) is not None}
+        self._stored = dict.fromkeys(self.state_manager.stores, Position.before(self._committed))
 
     def _begin_without_offsets(self, inputs: Collection[TopicPartition]) -> None:
         """Refuse to process records again that the state contains already: raise LostOffsetsError.
@@ -462,7 +468,7 @@ class StreamTask(Task):
         """
         self._flush(self._running.compiled)
         self._committing = self._work, self._commit_requests
-        offsets = self._next_offsets()
+        offsets = self._committing_offsets = self._next_offsets()
         metadata = self.processor_metadata | self._topic_marks(offsets)
         return {
             partition: OffsetAndMetadata(
@@ -490,7 +496,8 @@ class StreamTask(Task):
 
     def commit_stores(self, changelog_offsets: Mapping[TopicPartition, int]) -> None:
         """Write the stores to disk, with the known offsets of their changelogs."""
-        self.state_manager.commit(changelog_offsets, self.environment.time.now_ms)
+        written = self.state_manager.commit(changelog_offsets, self.environment.time.now_ms)
+        self._stored |= dict.fromkeys(written, Position.before(self._committing_offsets))
 
     def post_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Note that these offsets are committed, with all work done before prepare_commit()."""
@@ -499,6 +506,15 @@ class StreamTask(Task):
         }
         self._committed_work = self._committing
         self.metrics.commit.record(1, self.environment.time.now_ms)
+
+    @override
+    def position(self, store: str, isolation: IsolationLevel) -> Position | None:
+        """Return it; None while the task does not run, because its rows may be behind or ahead of the input."""
+        if self.state is not TaskState.RUNNING:
+            return None
+        if isolation is IsolationLevel.READ_COMMITTED:
+            return self._stored.get(store)
+        return Position.before(self._next_offsets())
 
     def source_changelog_offsets(self) -> dict[TopicPartition, int]:
         """Return the positions of input partitions that serve as changelogs."""

@@ -22,6 +22,8 @@ from penstock.topology.context.async_calls import AsyncCalls
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.context.task_output import TaskOutput
 from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.topology.query.isolation_level import IsolationLevel
+from penstock.topology.query.position import Position
 from penstock.topology.records import TaskId, TopicPartition
 
 from ..group.topic_names import TopicNames
@@ -138,6 +140,13 @@ class Task(TaskContext, ABC):
         self.environment.changelogs.register(self)
         self._transition_to(TaskState.RESTORING)
         self.log.info("Initialized")
+
+    def position(self, store: str, isolation: IsolationLevel) -> Position | None:
+        """Return the position of a store's rows in the task's input; None if the task does not know (KIP-796).
+
+        isolation: of the rows: as of now, or as of the last commit.
+        """
+        return None
 
     @abstractmethod
     def initialize_topology(self) -> None:

@@ -27,6 +27,7 @@ from penstock.topology.errors import StreamsError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.graph.topology import Topology
 from penstock.topology.graph.topology_facts import facts_of, pack_facts
+from penstock.topology.query.isolation_level import DEFAULT_ISOLATION, IsolationLevel
 from penstock.topology.records import TaskId, TopicPartition
 
 from ..control.messages import ApplicationShutdownRequested, ThreadControl, ThreadSpec
@@ -295,8 +296,9 @@ class StreamThreadParts:
     def _answers(self) -> Answers:
         built, count = self.topologies, self.producer.partition_count
         reader = self.changelog_reader
+        isolation = IsolationLevel(self.config[DEFAULT_ISOLATION])
         return Answers(
-            StoreReader(built, self.topics, self.task_manager, self.global_state, reader, count),
+            StoreReader(built, self.topics, self.task_manager, self.global_state, reader, count, isolation),
             Measurement(
                 self.name,
                 self.time,

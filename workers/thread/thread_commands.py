@@ -34,6 +34,7 @@ from ..control.messages import (
     Shutdown,
     ShutDownApplication,
     TakeSnapshot,
+    TaskResults,
     ThreadControl,
 )
 from ..control.stream_thread_state import StreamThreadState
@@ -145,15 +146,21 @@ def _results(query: Query, reader: StoreReader, is_settled: bool) -> dict[str, o
         return _all_stores(task_manager)
     if query.method == LIST_LAGS:
         return {str(task.task_id): reader.changelog_reader.positions(task) for task in task_manager.all_tasks()}
+    found = TaskResults()
     if reader.is_global(query.store):
-        return {GLOBAL: _read(query, reader.global_state.task.stores[query.store])}
+        position = reader.global_state.position(query.store)
+        found.add(GLOBAL, _read(query, reader.global_state.task.stores[query.store]), position)
+        return found
     reader.check_partition(query.store, query.partition)
-    stores = _stale_stores(query, task_manager) if query.stale else _current_stores(query, task_manager, is_settled)
-    return {str(task_id): _read(query, store) for task_id, store in stores.items()}
+    tasks = _stale_tasks(query, task_manager) if query.stale else _current_tasks(query, task_manager, is_settled)
+    for task_id, task in tasks.items():
+        store = reader.isolated(task.state_manager.stores[query.store], query.isolation)
+        found.add(str(task_id), _read(query, store), reader.position(task, query.store, query.isolation))
+    return found
 
 
-def _current_stores(query: Query, task_manager: TaskManager, is_settled: bool) -> dict[TaskId, StateStore]:
-    """Return the stores of active tasks; raises InvalidStateStoreError unless all tasks run and no further one is
+def _current_tasks(query: Query, task_manager: TaskManager, is_settled: bool) -> Mapping[TaskId, Task]:
+    """Return the active tasks with the store; raises InvalidStateStoreError unless all tasks run and no further one is
     pending.
     """
     active = task_manager.active
@@ -167,14 +174,14 @@ def _current_stores(query: Query, task_manager: TaskManager, is_settled: bool) -
         raise InvalidStateStoreError(
             f"The tasks of the store {query.store} may be moving: the group rebalances; try again"
         )
-    return {task_id: task.state_manager.stores[query.store] for task_id, task in asked.items()}
+    return asked
 
 
-def _stale_stores(query: Query, task_manager: TaskManager) -> dict[TaskId, StateStore]:
-    """Return the open stores of active and standby tasks (Kafka: StreamThread.readyOnlyAllTasks)."""
+def _stale_tasks(query: Query, task_manager: TaskManager) -> dict[TaskId, Task]:
+    """Return the active and standby tasks that have opened the store (Kafka: StreamThread.readyOnlyAllTasks)."""
     tasks: dict[TaskId, Task] = {**task_manager.standby.all_tasks(), **task_manager.active.all_tasks()}
-    opened = {task_id: task.state_manager.stores.get(query.store) for task_id, task in _asked(query, tasks).items()}
-    return {task_id: store for task_id, store in opened.items() if store is not None}
+    asked = _asked(query, tasks)
+    return {task_id: task for task_id, task in asked.items() if query.store in task.state_manager.stores}
 
 
 def _asked(query: Query, tasks: Mapping[TaskId, T]) -> dict[TaskId, T]:
