@@ -94,6 +94,24 @@ from penstock.topology.processor_api import (
 )
 from penstock.topology.query.isolation_level import IsolationLevel
 from penstock.topology.query.position import Position, PositionBound
+from penstock.topology.query.state_queries import (
+    KeyQuery,
+    MultiVersionedKeyQuery,
+    Query,
+    RangeQuery,
+    ResultOrder,
+    TimestampedKeyQuery,
+    TimestampedKeyWithHeadersQuery,
+    TimestampedRangeQuery,
+    TimestampedRangeWithHeadersQuery,
+    TimestampedWindowKeyWithHeadersQuery,
+    TimestampedWindowRangeWithHeadersQuery,
+    VersionedKeyQuery,
+    WindowKeyQuery,
+    WindowRangeQuery,
+)
+from penstock.topology.query.state_query_request import StateQueryRequest
+from penstock.topology.query.state_query_result import FailureReason, QueryResult, StateQueryResult
 from penstock.topology.records import (
     AggregationWithHeaders,
     Record,
@@ -170,6 +188,24 @@ __all__ = [
     "IsolationLevel",
     "Position",
     "PositionBound",
+    "StateQueryRequest",
+    "StateQueryResult",
+    "QueryResult",
+    "FailureReason",
+    "Query",
+    "KeyQuery",
+    "RangeQuery",
+    "TimestampedKeyQuery",
+    "TimestampedRangeQuery",
+    "TimestampedKeyWithHeadersQuery",
+    "TimestampedRangeWithHeadersQuery",
+    "WindowKeyQuery",
+    "WindowRangeQuery",
+    "TimestampedWindowKeyWithHeadersQuery",
+    "TimestampedWindowRangeWithHeadersQuery",
+    "VersionedKeyQuery",
+    "MultiVersionedKeyQuery",
+    "ResultOrder",
     # streams and tables
     "KStream",
     "KTable",

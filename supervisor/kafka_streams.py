@@ -20,6 +20,8 @@ from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import ConfigError, InvalidStateStoreError, ProcessorStateError, StreamsError
 from penstock.topology.graph.topology import Topology
 from penstock.topology.query.isolation_level import IsolationLevel
+from penstock.topology.query.state_query_request import StateQueryRequest
+from penstock.topology.query.state_query_result import StateQueryResult
 from penstock.topology.records import TaskId
 from penstock.topology.serdes.serdes import SerdeLike, Serdes
 from penstock.workers.control.messages import LIST_LAGS, AskClientInstanceIds, LagInfo, Query, TaskResults
@@ -46,6 +48,7 @@ from .queries.client_instance_ids import ClientInstanceIds
 from .queries.metric import client_metrics, metrics
 from .queries.queries import Answers
 from .queries.queryable_store import Combine, QueryableStore
+from .queries.state_query import answered
 from .service.signals import blocked, handled
 from .source.state_places import warn_of_state_left_behind
 from .source.topology_source import TopologySource
@@ -55,6 +58,7 @@ logger = logging.getLogger(__name__)
 
 #: The type of a store that is read: that of the variable it is assigned to, as in Java, which mypy calls a mistake.
 StoreT = TypeVar("StoreT", default=QueryableStore)
+R = TypeVar("R")
 
 #: Default time limit of a query.
 QUERY_TIMEOUT = timedelta(seconds=10)
@@ -408,6 +412,18 @@ class KafkaStreams:
             which = "it" if partition is None else f"partition {partition} of it"
             raise InvalidStateStoreError(f"Cannot query {store}: no task on this host has {which} now.")
         return by_task
+
+    def state_query(
+        self, request: StateQueryRequest[R], *, timeout: timedelta | int = QUERY_TIMEOUT
+    ) -> StateQueryResult[R]:
+        """Answer a request of interactive queries v2 from the tasks on this host (KIP-796; Java: KafkaStreams.query).
+
+        Each partition has its own QueryResult, a success or a failure; a partition that a task releases at this moment
+        is missing, or NOT_PRESENT if the request names it. Raises UnknownStateStoreError, InvalidStateStoreError unless
+        the application is RUNNING or REBALANCING, and TimeoutError after timeout.
+        """
+        self._check_running(f"query {request.store_name}")
+        return answered(request, self._supervisor, _seconds(timeout))
 
     def all_local_store_partition_lags(self, timeout: timedelta | int = QUERY_TIMEOUT) -> dict[str, dict[int, LagInfo]]:
         """Return by store and partition the positions of the active and standby tasks on this host in the changelogs.

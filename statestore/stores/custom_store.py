@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from typing_extensions import override
 
@@ -13,12 +14,16 @@ from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import PenstockError, ProcessorStateError, StreamsError
 from penstock.topology.operators.user_context import UserContext
+from penstock.topology.query.state_queries import Query
+from penstock.topology.query.state_query_result import QueryResult
 from penstock.topology.records import HeadersLike, Message, TopicPartition, as_headers, make_record
 from penstock.topology.stores import custom_store
 from penstock.topology.stores.custom_store import CommitCallback, StateRestoreCallback
 
 from ..memory_store import InMemoryStore
 from .state_store import StateStore
+
+R = TypeVar("R")
 
 #: A restore is committed after this many records: after a crash no more are read again. Kafka Streams:
 #: OFFSET_DELTA_THRESHOLD_FOR_CHECKPOINT.
@@ -60,6 +65,11 @@ class CustomStore(StateStore):
     @override
     def exposed(self) -> custom_store.StateStore:
         return self._custom
+
+    @override
+    def query(self, query: Query[R]) -> QueryResult[R]:
+        with self._named("query()"):
+            return self._custom.query(query)
 
     @property
     @override

@@ -151,6 +151,10 @@ class TaskKeyValueStore(StateStore):
             self.contexts.note(found, key, self._context)
         return found
 
+    def get_stored(self, key: object) -> Any:
+        """Return the value of a key as in the rows; a cache may have a newer one."""
+        return TaskKeyValueStore.get(self, key)
+
     def get_forwarded(self, key: object) -> object:
         """Return the value as of the last changes sent downstream; a cache may have newer ones."""
         return self.get(key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from penstock.kernel.codecs import required
 from penstock.kernel.nodes import Node
@@ -13,12 +13,17 @@ from penstock.topology.context.store_interfaces import Cells, StoreBuilder, Time
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StateStoreTypeError, StreamsError
 from penstock.topology.query.isolation_level import DEFAULT_ISOLATION, IsolationLevel
+from penstock.topology.query.state_queries import Query
+from penstock.topology.query.state_query_result import QueryResult
 from penstock.topology.records import Message
 from penstock.topology.serdes.serdes import as_serde, deserializer_for, direct, serializer_for, takes_none
 
 from ..rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow
 from ..rows.committed_rows import CommittedRows
 from .store_iterator import ClosedStore
+from .store_query import query_store
+
+R = TypeVar("R")
 
 #: 8 bytes, big-endian, signed: timestamps and window starts, as Java's ByteBuffer writes a long.
 LONG = struct.Struct(">q")
@@ -100,6 +105,10 @@ class StateStore:
         Not if reads want the rows of the last commit: updates in memory may be of this commit or later ones.
         """
         return not self._reads_committed and self.rows.can_wait()
+
+    def query(self, query: Query[R]) -> QueryResult[R]:
+        """Return the answer to a query of interactive queries v2, without a position (KIP-796)."""
+        return query_store(self, query)
 
     def read_only(self, isolation: IsolationLevel) -> Any:
         """Return this store for reads of an isolation level (KIP-892; Java: ReadOnlyKeyValueStore.readOnly).

@@ -52,6 +52,13 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
         *("SessionStore", "VersionedKeyValueStore"),
         *("DslStoreSuppliers", "DslKeyValueParams", "DslWindowParams", "DslSessionParams"),
     ),
+    f"{STREAMS}.query": (
+        *("StateQueryRequest", "StateQueryResult", "QueryResult", "FailureReason", "Position", "PositionBound"),
+        *("QueryConfig", "KeyQuery", "RangeQuery", "TimestampedKeyQuery", "TimestampedRangeQuery", "WindowKeyQuery"),
+        *("WindowRangeQuery", "VersionedKeyQuery", "MultiVersionedKeyQuery", "TimestampedKeyWithHeadersQuery"),
+        *("TimestampedRangeWithHeadersQuery", "TimestampedWindowKeyWithHeadersQuery"),
+        *("TimestampedWindowRangeWithHeadersQuery",),
+    ),
 }
 #: Of each object in Java.
 OF_OBJECTS = {"toString": "`repr()`", "equals": "`==`", "hashCode": "`hash()`"}
@@ -80,6 +87,55 @@ ARGUMENTS = {
 }
 #: Names that are not the Java name in snake_case.
 NAMES = {
+    "KafkaStreams.query": "`KafkaStreams.state_query`",
+    "StateStore.getPosition": "the task knows it: `QueryResult.position`",
+    **dict.fromkeys(
+        (f"StateQueryRequest.{name}" for name in ("getStoreName", "getQuery", "getPartitions", "getPositionBound")),
+        "an attribute of `StateQueryRequest`",
+    ),
+    "StateQueryResult.setGlobalResult": "the result is a value: an argument of `StateQueryResult`",
+    "StateQueryResult.addResult": "the result is a value: an argument of `StateQueryResult`",
+    **dict.fromkeys(
+        (f"StateQueryResult.{name}" for name in ("getPartitionResults", "getOnlyPartitionResult", "getGlobalResult")),
+        "an attribute of `StateQueryResult`",
+    ),
+    "StateQueryResult.getPosition": "`StateQueryResult.position`",
+    **dict.fromkeys(
+        (f"QueryResult.{name}" for name in ("addExecutionInfo", "setPosition")),
+        "an argument of `QueryResult`",
+    ),
+    "QueryResult.notUpToBound": "`QueryResult.for_failure(FailureReason.NOT_UP_TO_BOUND, message)`",
+    **dict.fromkeys(
+        (
+            f"QueryResult.get{name}"
+            for name in ("ExecutionInfo", "Position", "FailureReason", "FailureMessage", "Result")
+        ),
+        "an attribute of `QueryResult`",
+    ),
+    **dict.fromkeys(
+        (f"FailureReason.{name}" for name in ("values", "valueOf")), "`list(FailureReason)`, `FailureReason[name]`"
+    ),
+    "Position.copy": "not needed: a position does not change",
+    "Position.getTopics": "`Position.topics`",
+    "Position.getPartitionPositions": "`Position.partition_positions`",
+    **dict.fromkeys(
+        (f"QueryConfig.{name}" for name in ("isCollectExecutionInfo", "getIsolationLevel")),
+        "an attribute of `StateQueryRequest`",
+    ),
+    **dict.fromkeys(
+        (f"{query}.getKey" for query in ("KeyQuery", "WindowKeyQuery", "WindowRangeQuery")), "`key`, an attribute"
+    ),
+    **dict.fromkeys(
+        (
+            f"{query}.{name}"
+            for query in ("WindowKeyQuery", "WindowRangeQuery")
+            for name in ("getTimeFrom", "getTimeTo")
+        ),
+        "`time_from`, `time_to`, in ms",
+    ),
+    **dict.fromkeys(
+        (f"RangeQuery.{name}" for name in ("getLowerBound", "getUpperBound")), "`lower_bound`, `upper_bound`"
+    ),
     "KafkaStreams.metadataForLocalThreads": "`KafkaStreams.status`",
     "StoreQueryParameters.fromNameAndType": "`KafkaStreams.store(name)`",
     "StoreQueryParameters.withPartition": "`KafkaStreams.store(partition=)`",
@@ -196,10 +252,6 @@ NAMES = {
 }
 #: Methods that Penstock lacks, and the reason or the replacement.
 MISSING: Mapping[str, str] = {
-    **dict.fromkeys(
-        (f"StateStore.{name}" for name in ("query", "getPosition")),
-        "interactive queries v2: `KafkaStreams.query` calls a method of the store",
-    ),
     "StateStore.approximateNumUncommittedBytes": "call `commit` of the processor's context when a store holds too much",
 }
 

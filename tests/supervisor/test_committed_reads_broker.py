@@ -5,107 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from held_commits import COMMIT, COMMITTED, Held, rows, shows
 from http_client import HttpClient
 
-from penstock import (
-    FixedKeyProcessor,
-    InvalidStateStoreError,
-    IsolationLevel,
-    KafkaStreams,
-    Materialized,
-    Position,
-    Record,
-    Serdes,
-    SessionWindows,
-    StreamsBuilder,
-    TimeWindows,
-)
+from penstock import IsolationLevel, Position
 from penstock.supervisor.queries.store_routing import Found, QueryError, StoreQueries
-from penstock.topology.context.store_interfaces import StoreBackend
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
-TEXT = Serdes.string()
-#: The value of a record after which the task commits; nothing else commits within a test.
-COMMIT = "commit"
-NEVER_MS = 600_000
-COMMITTED = {"isolation": IsolationLevel.READ_COMMITTED}
-
-
-class CommitsOnRequest(FixedKeyProcessor[str, str, str]):
-    """Forwards records, and requests a commit when a record says so."""
-
-    def process(self, record: Record[str, str]) -> None:
-        self.context.forward(record)
-        if record.value == COMMIT:
-            self.context.commit()
-
-
-class Held:
-    """An application whose commits are held back until a record requests one."""
-
-    def __init__(self, servers: str, application_id: str, source: str, table: str, state_dir: Path) -> None:
-        self.source, self.table, self.servers = source, table, servers
-        self._written = 0
-        self.config = {
-            "application.id": application_id,
-            "bootstrap.servers": servers,
-            "state.dir": str(state_dir),
-            "commit.interval.ms": NEVER_MS,
-            "transaction.timeout.ms": NEVER_MS + 1,
-            "penstock.http.port": 0,
-        }
-
-    @contextmanager
-    def running(self) -> Iterator[KafkaStreams]:
-        builder = StreamsBuilder()
-        stream = builder.stream(self.source, key_serde=TEXT, value_serde=TEXT).process_values(CommitsOnRequest)
-        grouped = stream.group_by_key()
-        in_memory = StoreBackend.IN_MEMORY
-        grouped.count(store="cached")
-        grouped.count(store=Materialized("uncached", caching=False))
-        grouped.count(store=Materialized("in-memory", store_type=in_memory))
-        grouped.windowed_by(TimeWindows(1_000)).count(store="windows")
-        grouped.windowed_by(TimeWindows(1_000)).count(store=Materialized("memory-windows", store_type=in_memory))
-        grouped.windowed_by(SessionWindows(1_000)).count(store=Materialized("sessions", caching=False))
-        builder.global_table(self.table, key_serde=TEXT, value_serde=TEXT, store="names")
-        with KafkaStreams(builder.build(), self.config) as streams:
-            streams.start()
-            eventually(lambda: streams.state.name == "RUNNING", "it runs")
-            yield streams
-
-    def produce(self, *records: tuple[str, str], topic: str | None = None) -> Position:
-        """Write records with one timestamp; returns the position of the last one of the source."""
-        producer = Producer({"bootstrap.servers": self.servers})
-        for key, value in records:
-            producer.produce(topic or self.source, key=key, value=value, timestamp=5_000)
-        assert producer.flush(30) == 0
-        self._written += 0 if topic else len(records)
-        return self.at(self._written - 1)
-
-    def at(self, offset: int) -> Position:
-        return Position.from_map({self.source: {0: offset}})
 
 
 @pytest.fixture
 def held(bootstrap_servers: str, application_id: str, make_topic: Callable[..., str], tmp_path: Path) -> Held:
     return Held(bootstrap_servers, application_id, make_topic("in"), make_topic("names"), tmp_path / "state")
-
-
-def rows(streams: KafkaStreams, store: str, **how: Any) -> tuple[dict[str, int], Position | None] | None:
-    """Return the counts of a store by key, and their position; None while it cannot be read."""
-    try:
-        found = streams.store(store, **how).all()
-    except (InvalidStateStoreError, TimeoutError):
-        return None
-    return {key if isinstance(key, str) else key.key: value for key, value in found}, found.position
 
 
 STORES = ("cached", "uncached", "in-memory", "windows", "memory-windows", "sessions")
@@ -117,22 +34,19 @@ def test_committed_reads_see_the_last_commit_of_every_kind_of_store(held: Held, 
     with held.running() as streams:
         first = held.produce(("a", "x"), ("b", "x"))
         for store in STORES:
-            eventually(lambda store=store: rows(streams, store) == ({"a": 1, "b": 1}, first), f"{store} has the rows")
+            eventually(shows(streams, store, ({"a": 1, "b": 1}, first)), f"{store} has the rows")
             assert rows(streams, store, **COMMITTED) == ({}, Position()), f"nothing of {store} is committed"
         committed = held.produce(("a", COMMIT))
         for store in STORES:
-            wanted = ({"a": 2, "b": 1}, committed)
-            eventually(lambda store=store, wanted=wanted: rows(streams, store, **COMMITTED) == wanted, store)
+            eventually(shows(streams, store, ({"a": 2, "b": 1}, committed), **COMMITTED), store)
         later = held.produce(("a", "x"), ("c", "x"))
         for store in STORES:
-            now = ({"a": 3, "b": 1, "c": 1}, later)
-            eventually(lambda store=store, now=now: rows(streams, store) == now, f"{store} has the later rows")
-            assert rows(streams, store, **COMMITTED) == wanted, f"{store} as of its last commit"
+            eventually(shows(streams, store, ({"a": 3, "b": 1, "c": 1}, later)), f"{store} has the later rows")
+            assert rows(streams, store, **COMMITTED) == ({"a": 2, "b": 1}, committed), f"{store} as of its last commit"
             assert streams.store(store).read_only(IsolationLevel.READ_COMMITTED).all().position == committed
         again = held.produce(("b", COMMIT))
         for store in STORES:
-            wanted = ({"a": 3, "b": 2, "c": 1}, again)
-            eventually(lambda store=store, wanted=wanted: rows(streams, store, **COMMITTED) == wanted, store)
+            eventually(shows(streams, store, ({"a": 3, "b": 2, "c": 1}, again), **COMMITTED), store)
 
 
 def test_the_default_is_that_of_the_configuration(held: Held) -> None:
@@ -171,8 +85,8 @@ def test_a_global_store_is_as_of_its_topic_whatever_the_level(held: Held) -> Non
     with held.running() as streams:
         held.produce(("k", "one"), ("l", "two"), topic=held.table)
         wanted = {"k": "one", "l": "two"}, Position.from_map({held.table: {0: 1}})
-        for how in ({}, COMMITTED):
-            eventually(lambda how=how: rows(streams, "names", **how) == wanted, "the global table is complete")
+        eventually(shows(streams, "names", wanted), "the global table is complete")
+        assert rows(streams, "names", **COMMITTED) == wanted
         assert HttpClient.of(streams).get("/stores/names/k")["position"] == {held.table: {"0": 1}}
 
 

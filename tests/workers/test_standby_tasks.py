@@ -22,13 +22,16 @@ from penstock import (
 )
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.query.isolation_level import IsolationLevel
-from penstock.topology.query.position import Position
+from penstock.topology.query.position import Position, PositionBound
+from penstock.topology.query.state_queries import KeyQuery
+from penstock.topology.query.state_query_request import StateQueryRequest
+from penstock.topology.query.state_query_result import FailureReason, QueryResult
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.workers.control.messages import Query, ReadStore, TaskResults
+from penstock.workers.control.messages import AnswerRequest, Query, ReadStore, TaskResults
 from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.queries.store_answers import Reply
 from penstock.workers.restore.listeners import StandbyUpdateListener, SuspendReason
-from penstock.workers.thread.thread_commands import answer
+from penstock.workers.thread.thread_commands import answer, answer_query
 from tests.direct_kafka import DirectKafka
 from tests.manual_clock import ManualClock
 from tests.workers.counting import IN, OUT, counting, counts, feed
@@ -319,6 +322,33 @@ def test_only_an_active_task_knows_its_position(application: MakeApplication, cl
     assert read(pair.standby, 2, max_lag=10) == (Reply.ELSEWHERE, None), "only the active task can promise it"
     pair.active.commit()
     assert read(pair.active, 3, **committed) == (Reply.OK, at(3))
+
+
+@pytest.mark.usefixtures("topics")
+def test_a_standby_task_answers_a_request_that_neither_requires_an_active_one_nor_has_a_bound(
+    application: MakeApplication,
+) -> None:
+    """Kafka Streams: KafkaStreams.query (KIP-796)."""
+    pair = Pair(application(counting(), num_standby_replicas=1))
+    pair.feed("aba")
+
+    def asked(thread: Thread, request: StateQueryRequest[int | None]) -> QueryResult[int | None]:
+        reader = thread.thread.commands._answers.reader
+        (result,) = answer_query(AnswerRequest(1, request), reader).value.values()
+        return result
+
+    request = StateQueryRequest.in_store("counts").with_query(KeyQuery[str, int].with_key("a"))
+    bound = request.with_position_bound(PositionBound.at(Position.from_map({IN: {0: 2}})))
+    assert (asked(pair.standby, request).value, asked(pair.standby, request).position) == (2, None)
+    assert asked(pair.standby, bound).failure_reason is FailureReason.NOT_UP_TO_BOUND
+    refused = asked(pair.standby, request.require_active())
+    assert refused.failure_reason is FailureReason.NOT_ACTIVE
+    assert refused.failure_message == "Task 0_0 is a standby task in state RUNNING"
+    assert asked(pair.active, bound).result == asked(pair.active, request.require_active()).result == 2
+    far = request.with_position_bound(PositionBound.at(Position.from_map({IN: {0: 3, 1: 9}})))
+    assert asked(pair.active, far).failure_message.endswith("are as of in-0:2, not yet as of in-0:3, in-1:9")
+    others = request.with_position_bound(PositionBound.at(Position.from_map({IN: {1: 9}})))
+    assert asked(pair.active, others).result == 2, "only the bound's offsets of this partition count"
 
 
 class KeepHeaders(FixedKeyProcessor[str, str, str]):

@@ -5,11 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from ..processor_api import StreamsMetrics
+from ..query.state_queries import Query
+from ..query.state_query_result import QueryResult
 from ..records import HeadersLike, Record, RecordMetadata, TaskId, TopicPartition
 from ..serdes.serdes import Serde
+
+R = TypeVar("R")
 
 #: Applies changelog records in order; value None deletes. It may get records that the store has applied before
 #: (Kafka Streams: RecordBatchingStateRestoreCallback).
@@ -104,6 +108,13 @@ class StateStore(ABC):
         With None, the store's directory is emptied, and its changelog read from the beginning.
         """
         return None
+
+    def query(self, query: Query[R]) -> QueryResult[R]:
+        """Return the answer to a query of interactive queries v2 (KIP-796), by default that its type is unknown.
+
+        Called for KafkaStreams.state_query; the position is added by the task.
+        """
+        return QueryResult.for_unknown_query_type(query, self.name)
 
     def close(self) -> None:  # noqa: B027  most have nothing to release
         """Release what the store holds. Writes nothing: what was not committed is dropped."""

@@ -14,6 +14,7 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import EventLoopError, StreamsError
 from penstock.topology.query.isolation_level import IsolationLevel
 from penstock.topology.query.position import Position, merged
+from penstock.topology.query.state_query_request import StateQueryRequest
 from penstock.topology.records import TopicPartition
 
 
@@ -151,6 +152,16 @@ class ReadStore:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """Command: answer a request of interactive queries v2; the answer is a CommandResult with QueryResults by
+    partition.
+    """
+
+    id: int
+    request: StateQueryRequest[Any]
+
+
+@dataclass(frozen=True, slots=True)
 class TakeSnapshot:
     """Command: copy all stores on disk into a directory; the answer is a CommandResult: see thread_commands.py."""
 
@@ -185,6 +196,7 @@ Command = (
     | Measure
     | DescribeTopology
     | ReadStore
+    | AnswerRequest
     | TakeSnapshot
     | AskClientInstanceIds
 )

@@ -110,9 +110,13 @@ class StoreReader:
         """Raise BadKeyError for a partition that a store does not have; None is right."""
         if partition is None:
             return
-        partitions = self._partitions(self._topics(store))
+        partitions = self.partitions_of(store)
         if not 0 <= partition < partitions:
             raise BadKeyError(f"The store {store} has {partitions} partitions, from 0 to {partitions - 1}.")
+
+    def partitions_of(self, store: str) -> int:
+        """Return the number of a store's partitions, on all hosts."""
+        return self._partitions(self._topics(store))
 
     def _check_bound(self, request: ReadStore, topology: ProcessorTopology) -> None:
         """Raise BadKeyError for a bound that the store can never reach: of partitions that are not its input."""

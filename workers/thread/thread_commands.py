@@ -21,6 +21,7 @@ from penstock.topology.records import TaskId
 from ..control.messages import (
     LIST_LAGS,
     LIST_STORES,
+    AnswerRequest,
     AskClientInstanceIds,
     Command,
     CommandResult,
@@ -40,6 +41,7 @@ from ..control.messages import (
 from ..control.stream_thread_state import StreamThreadState
 from ..group.source_topics import BuiltTopologies
 from ..group.topic_names import TopicNames
+from ..queries.state_query_answers import answer_request
 from ..queries.store_reads import GLOBAL, StoreReader
 from ..queries.topology_json import topology_json
 from ..tasks.task import Task
@@ -113,6 +115,8 @@ class ThreadCommands:
                 self._control.report(CommandResult(command.id, self._answers.measurement.groups()))
             case ReadStore():
                 self._control.report(CommandResult(command.id, self._answers.reader.read(command)))
+            case AnswerRequest():
+                self._control.report(answer_query(command, self._answers.reader))
             case TakeSnapshot():
                 self._control.report(take(command, self._thread.task_manager))
             case AskClientInstanceIds():
@@ -138,6 +142,14 @@ def answer(query: Query, reader: StoreReader, is_settled: bool = True) -> Comman
         return CommandResult(query.id, error=str(error), kind=type(error))
     except Exception as error:  # noqa: BLE001  whatever it is, it is the asker's, not this thread's
         return CommandResult(query.id, error=f"{type(error).__name__}: {error}")
+
+
+def answer_query(command: AnswerRequest, reader: StoreReader) -> CommandResult:
+    """Return the answers of the tasks here; see state_query_answers.py. Failures are those of the request itself."""
+    try:
+        return CommandResult(command.id, answer_request(command.request, reader))
+    except StreamsError as error:
+        return CommandResult(command.id, error=str(error), kind=type(error))
 
 
 def _results(query: Query, reader: StoreReader, is_settled: bool) -> dict[str, object]:

@@ -1,0 +1,87 @@
+"""Answers requests of interactive queries v2 from the tasks of a stream thread (KIP-796).
+
+Follows Kafka Streams' KafkaStreams.query and StoreQueryUtils.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from penstock.statestore.stores.state_store import StateStore
+from penstock.topology.errors import StreamsError
+from penstock.topology.query.position import Position
+from penstock.topology.query.state_query_request import StateQueryRequest
+from penstock.topology.query.state_query_result import FailureReason, QueryResult
+from penstock.topology.records import TaskId
+
+from ..tasks.task import Task
+from ..tasks.task_state import TaskState
+from .store_reads import StoreReader
+
+#: By partition; that of a global store has no partition.
+PartitionResults = Mapping[int | None, QueryResult[Any]]
+
+
+def answer_request(request: StateQueryRequest[Any], reader: StoreReader) -> PartitionResults:
+    """Return the answers of the tasks here that have the store. Raises UnknownStateStoreError.
+
+    Tasks that are being restored and standby tasks answer, too, unless the request requires active ones.
+    """
+    if reader.is_global(request.store_name):
+        return {None: _of_global(request, reader)}
+    tasks: dict[TaskId, Task] = {**reader.task_manager.standby.all_tasks(), **reader.task_manager.active.all_tasks()}
+    mine = {task_id: task for task_id, task in tasks.items() if request.store_name in task.state_manager.stores}
+    wanted = [
+        (task_id.partition, task)
+        for task_id, task in sorted(mine.items())
+        if request.partitions is None or task_id.partition in request.partitions
+    ]
+    return {**_beyond(request, reader), **{partition: _of_task(request, task, reader) for partition, task in wanted}}
+
+
+def _beyond(request: StateQueryRequest[Any], reader: StoreReader) -> PartitionResults:
+    """Return the failures of partitions that the store does not have."""
+    count = reader.partitions_of(request.store_name)
+    message = f"{request.store_name} has the partitions 0 to {count - 1}"
+    missing = (partition for partition in request.partitions or () if not 0 <= partition < count)
+    return {partition: QueryResult.for_failure(FailureReason.DOES_NOT_EXIST, message) for partition in missing}
+
+
+def _of_global(request: StateQueryRequest[Any], reader: StoreReader) -> QueryResult[Any]:
+    """Return the answer of a global store, which has all records up to its position; Kafka Streams answers none."""
+    store, position = (
+        reader.global_state.task.stores[request.store_name],
+        reader.global_state.position(request.store_name),
+    )
+    return _run(request, store, position, "the global task")
+
+
+def _of_task(request: StateQueryRequest[Any], task: Task, reader: StoreReader) -> QueryResult[Any]:
+    active = task.kind == "task"
+    if request.is_require_active and not (active and task.state is TaskState.RUNNING):
+        role = "an active" if active else "a standby"
+        message = f"Task {task.task_id} is {role} task in state {task.state.name}"
+        return QueryResult.for_failure(FailureReason.NOT_ACTIVE, message)
+    position = reader.position(task, request.store_name, request.isolation_level)
+    bound = request.position_bound.position
+    if not request.is_require_active and not (position or Position()).reaches(bound, task.task_id.partition):
+        known = "at an unknown position" if position is None else f"as of {position}"
+        message = f"The rows of task {task.task_id} are {known}, not yet as of {bound}"
+        return replace(QueryResult.for_failure(FailureReason.NOT_UP_TO_BOUND, message), position=position)
+    try:
+        store = reader.isolated(task.state_manager.stores[request.store_name], request.isolation_level)
+    except StreamsError as error:
+        return QueryResult.for_failure(FailureReason.STORE_EXCEPTION, str(error))
+    return _run(request, store, position, f"task {task.task_id}")
+
+
+def _run(request: StateQueryRequest[Any], store: StateStore, position: Position | None, where: str) -> QueryResult[Any]:
+    began = time.perf_counter_ns()
+    found = replace(store.query(request.query), position=position)
+    if not request.execution_info_enabled:
+        return found
+    info = f"Handled in {type(store).__name__} of {where} in {time.perf_counter_ns() - began} ns"
+    return replace(found, execution_info=(*found.execution_info, info))
