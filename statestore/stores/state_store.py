@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from penstock.kernel.codecs import required
 from penstock.kernel.nodes import Node
-from penstock.topology.context.store_interfaces import Cells, StoreBuilder, TimestampedRows, WindowRows
+from penstock.topology.context.store_interfaces import Cells, StoreBackend, StoreBuilder, TimestampedRows, WindowRows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StateStoreTypeError, StreamsError
 from penstock.topology.query.isolation_level import DEFAULT_ISOLATION, IsolationLevel
@@ -121,8 +121,11 @@ class StateStore:
     def as_committed(self) -> StateStore:
         """Return this store as of its last commit, for reads only. Keep it no longer than the next commit.
 
-        It also shows the times of the last commit, such as the stream time by which rows expire.
+        It also shows the times of the last commit, such as the stream time by which rows expire. Raises
+        StateStoreTypeError for a store without such rows.
         """
+        if self.builder.backend is StoreBackend.CUSTOM:
+            raise StateStoreTypeError(f"{self.name} keeps its rows in a store of yours, which has no committed ones")
         self._reads_committed = True
         if self._as_committed is None:
             self._as_committed = self._over(CommittedRows(self))

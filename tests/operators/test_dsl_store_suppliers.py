@@ -16,12 +16,14 @@ from penstock import (
     DslWindowParams,
     EmitStrategy,
     InMemoryDslStoreSuppliers,
+    IsolationLevel,
     JoinWindows,
     Materialized,
     RocksDBDslStoreSuppliers,
     Serdes,
     SessionWindows,
     SlidingWindows,
+    StateStoreTypeError,
     Stores,
     StreamsBuilder,
     StreamsConfig,
@@ -362,3 +364,11 @@ def test_an_own_store_has_no_ttl() -> None:
     store = Materialized(Stores.custom_store_builder("a", OwnRows), ttl=10)
     with pytest.raises(TopologyError, match="has no ttl"):
         builder_of(lambda left, right: as_text(grouped(left).count(store=store)))
+
+
+def test_an_own_store_cannot_be_read_as_committed() -> None:
+    """Its rows are those that its user's class keeps, without the ones before them."""
+    with TopologyTestDriver(counting(Materialized("counts")).build(), {"dsl.store.suppliers.class": OwnSuppliers}) as driver:
+        store: Any = driver.get_state_store("counts")
+        with pytest.raises(StateStoreTypeError, match="counts keeps its rows in a store of yours"):
+            store.read_only(IsolationLevel.READ_COMMITTED)

@@ -334,6 +334,7 @@ def test_a_standby_task_answers_a_request_that_neither_requires_an_active_one_no
 
     def asked(thread: Thread, request: StateQueryRequest[int | None]) -> QueryResult[int | None]:
         reader = thread.thread.commands._answers.reader
+        result: QueryResult[int | None]
         (result,) = answer_query(AnswerRequest(1, request), reader).value.values()
         return result
 

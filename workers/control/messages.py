@@ -173,7 +173,7 @@ class TakeSnapshot:
 class AskClientInstanceIds:
     """Command: ask for the ids that brokers have given to the thread's clients (KIP-714).
 
-    timeout_ms: how long the thread may wait for brokers. The answer is a QueryResult: a UUID by client id, without
+    timeout_ms: how long the thread may wait for brokers. The answer is a CommandResult: a UUID by client id, without
     clients that push no metrics, or an error.
     """
 

@@ -15,7 +15,7 @@ from penstock.clients.clock import Clock
 from penstock.clients.telemetry.client_telemetry import ClientTelemetry
 from penstock.clients.telemetry.telemetry_collector import TelemetryPoint
 
-from ..control.messages import AskClientInstanceIds, QueryResult
+from ..control.messages import AskClientInstanceIds, CommandResult
 from ..metrics.sensors import MetricGroup
 from ..metrics.telemetry_points import telemetry_points
 
@@ -46,7 +46,7 @@ class ThreadTelemetry:
     of_thread: Callable[[], Iterable[MetricGroup]]
     of_clients: Callable[[], Iterable[MetricGroup]]
     clock: Clock
-    report: Callable[[QueryResult], None]
+    report: Callable[[CommandResult], None]
 
     def __post_init__(self) -> None:
         self._questions: list[_Question] = []
@@ -81,7 +81,7 @@ class ThreadTelemetry:
             return False
         error = f"no broker has given {', '.join(missing)} a client instance id" if missing else None
         found: dict[str, UUID | None] | None = None if missing else ids
-        self.report(QueryResult(question.command.id, found, error=error))
+        self.report(CommandResult(question.command.id, found, error=error))
         return True
 
     def close(self) -> None:
