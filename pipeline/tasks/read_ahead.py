@@ -9,7 +9,7 @@ FIRST_WIDTH, WIDTH_MAX = 16, 4096
 
 
 class ReadAhead:
-    """Tells which keys will probably be read after a key.
+    """Knows which keys will probably be read after a key.
 
     Most operators look up the key of the record that they process. Where many records do not reach the store, because
     they are filtered, reading ahead is a waste, so its width follows how much of it was needed.

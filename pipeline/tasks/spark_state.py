@@ -23,8 +23,8 @@ STATE_VARIABLE = "pages"
 KEY_SCHEMA = StructType([StructField("store", StringType()), StructField("number", LongType())])
 VALUE_SCHEMA = StructType([StructField("data", BinaryType())])
 
-#: Requests that may be on their way. They must fit into a socket's buffers while nobody takes the responses: a request
-#: for a value has some 80 bytes, the response to an update six.
+#: Requests that may be on their way. They must fit into a socket's buffers until the responses are taken: a request for
+#: a value has some 80 bytes, the response to an update six.
 REQUESTS_MAX = 128
 
 _VERSION = 0  # of Spark's protocol

@@ -79,9 +79,7 @@ def test_all_aggregations(declare: Any, serde: Any, expected: object) -> None:
 
 
 def test_windows_of_a_key_that_is_no_longer_written_end() -> None:
-    topology = declared(
-        lambda grouped: grouped.windowed_by(CountWindows(2)).count(store=Materialized("open", ttl=100))
-    )
+    topology = declared(lambda grouped: grouped.windowed_by(CountWindows(2)).count(store=Materialized("open", ttl=100)))
     with TopologyTestDriver(topology) as driver:
         pipe(driver, ("a", 1, 0), ("b", 1, 100), ("a", 1, 110), ("a", 1, 120))
         assert results(driver, Serdes.int64()) == [("a", 110, 120, 2, 120)]

@@ -350,8 +350,8 @@ REPEATED: dict[str, Declare] = {
     "a cause in a lifespan": lambda builder, text: builder.stream("in", **text).map_values_async(
         unreachable, lifespan=closed_service_wrapped
     ),
-    "a cause in a serializer": lambda builder, text: (
-        builder.stream("in", **text).to("out", value_serde=WrappingSerde())
+    "a cause in a serializer": lambda builder, text: builder.stream("in", **text).to(
+        "out", value_serde=WrappingSerde()
     ),
     "a cause in a deserializer": lambda builder, text: builder.stream("in", value_serde=WrappingSerde()).to("out"),
     "a cause in a punctuation": lambda builder, text: builder.stream("in", **text).process(WrapsAtPunctuation),

@@ -368,7 +368,9 @@ def test_an_own_store_has_no_ttl() -> None:
 
 def test_an_own_store_cannot_be_read_as_committed() -> None:
     """Its rows are those that its user's class keeps, without the ones before them."""
-    with TopologyTestDriver(counting(Materialized("counts")).build(), {"dsl.store.suppliers.class": OwnSuppliers}) as driver:
+    with TopologyTestDriver(
+        counting(Materialized("counts")).build(), {"dsl.store.suppliers.class": OwnSuppliers}
+    ) as driver:
         store: Any = driver.get_state_store("counts")
-        with pytest.raises(StateStoreTypeError, match="counts keeps its rows in a store of yours"):
+        with pytest.raises(StateStoreTypeError, match="counts keeps its rows in your own store"):
             store.read_only(IsolationLevel.READ_COMMITTED)
