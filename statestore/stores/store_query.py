@@ -112,7 +112,12 @@ def _of_sessions(store: Any, query: Any) -> list[Any]:
 
 
 def _of_version(store: Any, query: VersionedKeyQuery[Any, Any]) -> Any:
-    found = store.get(query.key, query.as_of_timestamp)
+    """Return the version; as in Kafka Streams, that of a time has its end, which get() does not give."""
+    as_of = query.as_of_timestamp
+    if as_of is None:
+        found = store.get(query.key)
+    else:
+        found = next(iter(store.get_versions(query.key, as_of, as_of)), None)
     return None if found is None else _view(store, found)
 
 

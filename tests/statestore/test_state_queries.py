@@ -151,7 +151,7 @@ VERSIONS = MultiVersionedKeyQuery[str, int].with_key("a")
         ),
         (sessions, WindowRangeQuery.with_key("a"), [(Windowed("a", 0, 5), 1), (Windowed("a", 10, 15), 3)]),
         (versions, VersionedKeyQuery.with_key("a"), VersionedRecord(3, 30)),
-        (versions, VersionedKeyQuery.with_key("a").as_of(25), VersionedRecord(2, 20)),
+        (versions, VersionedKeyQuery.with_key("a").as_of(25), MIDDLE),
         (versions, VersionedKeyQuery.with_key("a").as_of(5), None),
         (versions, VERSIONS, [NEW, MIDDLE, OLD]),
         (versions, VERSIONS.with_ascending_timestamps(), [OLD, MIDDLE, NEW]),

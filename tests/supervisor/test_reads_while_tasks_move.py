@@ -83,17 +83,19 @@ class Reader(ABC):
 
 
 class HttpReader(Reader):
-    """Reads page by page, and then starts over."""
+    """Reads page by page, and then starts over. isolation: of the reads; all rows are committed."""
 
-    def __init__(self, http: HttpClient, rows: int) -> None:
+    def __init__(self, http: HttpClient, rows: int, isolation: str = "read_uncommitted") -> None:
         super().__init__()
         self._http = http
+        self._isolation = isolation
         self._rows = rows
         self._first = 0
 
     @override
     def read(self) -> None:
-        answer = self._http.ask(f"/stores/counts?limit={LIMIT}&from={key(self._first)}&timeout_ms=30000")
+        how = f"limit={LIMIT}&from={key(self._first)}&isolation={self._isolation}&timeout_ms=30000"
+        answer = self._http.ask(f"/stores/counts?{how}")
         if answer.status == 200:
             self.answers["whole"] += 1
             self.wrong += flaws(answer.json, self._first, self._rows)
@@ -108,13 +110,16 @@ def flaws(page: dict[str, Any], first: int, of: int) -> Iterator[str]:
     expected = [(key(number), 1) for number in range(first, min(first + LIMIT, of))]
     if len(page["tasks"]) != PARTITIONS or not page["complete"]:
         yield f"{page['tasks']}, complete: {page['complete']}"
+    positions = [offset for topic in page["position"].values() for offset in topic.values()]
+    if sum(positions) + len(positions) != of:
+        yield f"{page['position']} is not the position of all {of} records"
     if rows != expected:
         twice = sum(count > 1 for count in Counter(rows).values())
         yield f"from {key(first)}: {len(rows)} rows, {twice} of them twice, {len(set(expected) - set(rows))} missing"
 
 
 def all_is_counted(http: HttpClient, rows: int) -> bool:
-    last = http.ask(f"/stores/counts?limit={LIMIT}&from={key(rows - LIMIT)}")
+    last = http.ask(f"/stores/counts?limit={LIMIT}&from={key(rows - LIMIT)}&isolation=read_committed")
     return last.status == 200 and not list(flaws(last.json, rows - LIMIT, rows))
 
 
@@ -124,7 +129,7 @@ def test_tasks_move_between_the_threads_of_a_host(filled: Counting, rows: int) -
         streams.start()
         http = HttpClient.of(streams)
         eventually(lambda: all_is_counted(http, rows), "all rows are there")
-        with HttpReader(http, rows) as reader, HttpReader(http, rows) as other:
+        with HttpReader(http, rows) as reader, HttpReader(http, rows, "read_committed") as other:
             for _ in range(5):
                 streams.add_stream_thread()
                 eventually(lambda: shared_by(streams, 2), "the new thread has tasks")
@@ -155,7 +160,7 @@ def test_tasks_move_between_hosts(filled: Counting, rows: int, tmp_path: Path) -
         one.start()
         http = HttpClient.of(one)
         eventually(lambda: all_is_counted(http, rows), "all rows are there")
-        with HttpReader(http, rows) as reader, HttpReader(http, rows) as other:
+        with HttpReader(http, rows) as reader, HttpReader(http, rows, "read_committed") as other:
             for _ in range(3):
                 with host("two") as two:
                     two.start()

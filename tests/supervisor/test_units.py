@@ -27,13 +27,18 @@ from penstock.supervisor.channels.channel import Channel
 from penstock.supervisor.exit_codes import ExitCode, WorkerExitCode
 from penstock.supervisor.logs.worker_output import LineReader
 from penstock.supervisor.processes.restart_policy import RestartLimits, RestartPolicy
+from penstock.supervisor.queries.queries import Answers, Question
 from penstock.supervisor.queries.queryable_store import QueryableStore
+from penstock.supervisor.queries.state_query import answered
 from penstock.supervisor.service.systemd import SystemdNotifier
 from penstock.topology.errors import StreamsError
 from penstock.topology.query.isolation_level import IsolationLevel
 from penstock.topology.query.position import Position
+from penstock.topology.query.state_queries import KeyQuery
+from penstock.topology.query.state_query_request import StateQueryRequest
+from penstock.topology.query.state_query_result import FailureReason, QueryResult
 from penstock.topology.records import AggregationWithHeaders, ValueAndTimestamp, ValueTimestampHeaders, Windowed
-from penstock.workers.control.messages import TaskResults
+from penstock.workers.control.messages import CommandResult, TaskResults
 from penstock.workers.control.stream_thread_state import StreamThreadState as Thread
 from tests.examples import examples
 
@@ -328,3 +333,33 @@ def test_a_store_with_headers_is_read_in_each_form(how: Any, rows: object, sessi
     store = QueryableStore(lambda method, *_: results({"0_0": found[method]}), **how)
     assert (store.get("k"), store.all()) == (rows, [("k", rows)])
     assert (store.fetch_session("k", 1, 2), store.fetch("k")) == (sessions, [(Windowed("k", 1, 2), sessions)])
+
+
+# -- state_query
+
+
+class ThreadsThatAnswer:
+    """Stream threads whose answers to a request are given, by partition."""
+
+    def __init__(self, *answers: Mapping[int | None, QueryResult[int]]) -> None:
+        self._answers = answers
+
+    def ask(self, question: Question, answers: Answers, timeout: float | None) -> list[CommandResult]:
+        return [CommandResult(1, value) for value in self._answers]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_answer_of_an_active_task_counts_whichever_thread_answers_first(turned: bool) -> None:
+    known = QueryResult(1, position=Position())
+    unknown = QueryResult(2)
+    failed = QueryResult[int].for_failure(FailureReason.NOT_ACTIVE, "")
+    answers: list[Mapping[int | None, QueryResult[int]]] = [
+        {0: known, 1: failed, 2: known},
+        {0: unknown, 1: unknown, 2: failed},
+    ]
+    threads = ThreadsThatAnswer(*(reversed(answers) if turned else answers))
+    request = StateQueryRequest.in_store("s").with_query(KeyQuery[str, int].with_key("a")).with_partitions({0, 1, 2, 3})
+    found = answered(request, threads, 1).partition_results
+    assert [found[0], found[1], found[2]] == [known, unknown, known]
+    assert list(found) == [0, 1, 2, 3]
+    assert found[3].failure_reason is FailureReason.NOT_PRESENT
