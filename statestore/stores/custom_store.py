@@ -21,6 +21,7 @@ from penstock.topology.stores import custom_store
 from penstock.topology.stores.custom_store import CommitCallback, StateRestoreCallback
 
 from ..memory_store import InMemoryStore
+from ..rows.rocksdb_resources import process_resources
 from .state_store import StateStore
 
 R = TypeVar("R")
@@ -70,6 +71,13 @@ class CustomStore(StateStore):
     def query(self, query: Query[R]) -> QueryResult[R]:
         with self._named("query()"):
             return self._custom.query(query)
+
+    def limit_uncommitted(self) -> None:
+        """Request a commit if the changes since the last one take too much memory, as other stores do."""
+        with self._named("approximate_num_uncommitted_bytes()"):
+            size = self._custom.approximate_num_uncommitted_bytes()
+        if size > process_resources().config.uncommitted_max_bytes:
+            self.task.request_commit()
 
     @property
     @override

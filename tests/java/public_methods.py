@@ -252,7 +252,6 @@ NAMES = {
 }
 #: Methods that Penstock lacks, and the reason or the replacement.
 MISSING: Mapping[str, str] = {
-    "StateStore.approximateNumUncommittedBytes": "call `commit` of the processor's context when a store holds too much",
 }
 
 

@@ -100,7 +100,7 @@ def shown(value: Any) -> str:
 
 def of_penstock(store_format: str) -> Iterator[str]:
     """Yield what StateQueriesProgram writes."""
-    text = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+    text: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
     builder = StreamsBuilder()
     grouped = builder.stream("in", **text).group_by_key()
     grouped.count(store="counts")

@@ -5,25 +5,38 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pytest
 from typing_extensions import override
 
-from penstock import StateStoreTypeError, TopicPartition
+from penstock import (
+    FailureReason,
+    IsolationLevel,
+    KeyQuery,
+    Position,
+    Query,
+    QueryResult,
+    StateQueryRequest,
+    StateStoreTypeError,
+    TopicPartition,
+)
 from penstock.statestore.directory.snapshot import checkpoint_closed
 from penstock.statestore.directory.state_directory import StateDirectory
+from penstock.statestore.rows.rocksdb_resources import process_resources
 from penstock.supervisor.source.topology_gate import delete_stores
 from penstock.topology.errors import LostOffsetsError
 from penstock.topology.records import TaskId
-from penstock.workers.control.messages import LIST_LAGS, LagInfo, Query
-from penstock.workers.thread.thread_commands import answer
+from penstock.workers.control.messages import LIST_LAGS, AnswerRequest, LagInfo
+from penstock.workers.control.messages import Query as Call
+from penstock.workers.thread.thread_commands import answer, answer_query
 from tests.custom_stores import LastingTally, Tally, tally_builder, tallying
 from tests.direct_kafka import DirectKafka
 from tests.workers.counting import IN, OUT
 from tests.workers.test_standby_tasks import Pair
 from tests.workers.thread_stage import Application, Thread
 
+R = TypeVar("R")
 MakeApplication = Callable[..., Application]
 TASK = TaskId(0, 0)
 CHANGELOG = "app-tally-changelog"
@@ -159,7 +172,7 @@ def test_the_positions_of_stores_in_their_changelogs(cluster: DirectKafka, appli
     pair.active.step(2).commit()
 
     def lags(thread: Thread) -> Any:
-        return answer(Query(1, "", LIST_LAGS), thread.thread.commands._answers.reader).value
+        return answer(Call(1, "", LIST_LAGS), thread.thread.commands._answers.reader).value
 
     assert lags(pair.active) == {"0_0": {"tally": LagInfo(3, 3)}}
     write(cluster, "c d")
@@ -178,7 +191,7 @@ def test_queries_call_the_methods_that_the_store_names(cluster: DirectKafka, app
     thread.until_idle()
 
     def ask(method: str, *arguments: object) -> Any:
-        found = answer(Query(1, "tally", method, arguments), thread.thread.commands._answers.reader)
+        found = answer(Call(1, "tally", method, arguments), thread.thread.commands._answers.reader)
         return (found.kind, found.error) if found.error else found.value
 
     assert ask("count", "a") == {"0_0": 2}
@@ -219,3 +232,58 @@ def test_files_of_custom_stores_count_as_state_and_not_as_databases(
     thread = app.thread(slot=2).until_idle()
     assert thread.changelog_reader.total_restored == 3
     assert tally(thread).counts == {"a": 2, "b": 1}
+
+
+class Measured(Tally):
+    """Says that its changes take as much memory as the test wants."""
+
+    size = 0
+
+    @override
+    def approximate_num_uncommitted_bytes(self) -> int:
+        return self.size
+
+
+def test_a_task_commits_early_if_the_uncommitted_changes_take_too_much_memory(
+    cluster: DirectKafka, application: MakeApplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = process_resources().config.uncommitted_max_bytes
+    thread = application(topology(Measured), commit_interval_ms=3_600_000).thread().until_running()
+    for size, commits in ((limit, 0), (limit + 1, 1), (0, 1)):
+        monkeypatch.setattr(Measured, "size", size)
+        write(cluster, "a")
+        thread.step(3)
+        assert tally(thread).commits == commits, size
+
+
+class Asking(Query[int]):
+    """How often a word occurred."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+
+class Answering(Tally):
+    """Answers its own query."""
+
+    @override
+    def query(self, query: Query[R]) -> QueryResult[R]:
+        if not isinstance(query, Asking):
+            return super().query(query)
+        return cast("QueryResult[R]", QueryResult.for_result(self.counts[query.word]))
+
+
+def test_a_custom_store_answers_its_own_queries(cluster: DirectKafka, application: MakeApplication) -> None:
+    thread = application(topology(Answering)).thread().until_running()
+    write(cluster, "a b a")
+    thread.step(3)
+    reader = thread.thread.commands._answers.reader
+    asked = StateQueryRequest.in_store("tally")
+    found = answer_query(AnswerRequest(1, asked.with_query(Asking("a"))), reader).value[0]
+    assert (found.result, found.position) == (2, Position.from_map({IN: {0: 2}}))
+    other = answer_query(AnswerRequest(1, asked.with_query(KeyQuery[str, int].with_key("a"))), reader).value[0]
+    assert other.failure_reason is FailureReason.UNKNOWN_QUERY_TYPE
+    committed = asked.with_query(Asking("a")).with_isolation_level(IsolationLevel.READ_COMMITTED)
+    refused = answer_query(AnswerRequest(1, committed), reader).value[0]
+    assert refused.failure_reason is FailureReason.STORE_EXCEPTION
+    assert refused.failure_message == "tally is a custom store, which cannot be read as committed"

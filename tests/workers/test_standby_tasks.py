@@ -334,9 +334,8 @@ def test_a_standby_task_answers_a_request_that_neither_requires_an_active_one_no
 
     def asked(thread: Thread, request: StateQueryRequest[int | None]) -> QueryResult[int | None]:
         reader = thread.thread.commands._answers.reader
-        result: QueryResult[int | None]
-        (result,) = answer_query(AnswerRequest(1, request), reader).value.values()
-        return result
+        found: dict[int, QueryResult[int | None]] = answer_query(AnswerRequest(1, request), reader).value
+        return found[0]
 
     request = StateQueryRequest.in_store("counts").with_query(KeyQuery[str, int].with_key("a"))
     bound = request.with_position_bound(PositionBound.at(Position.from_map({IN: {0: 2}})))

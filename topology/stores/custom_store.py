@@ -109,6 +109,14 @@ class StateStore(ABC):
         """
         return None
 
+    def approximate_num_uncommitted_bytes(self) -> int:
+        """Return about how many bytes of memory the changes since the last commit take (KIP-892); by default 0.
+
+        Asked after each batch of records. If they take more than a store's part of ``penstock.memory.bytes``, the task
+        commits early.
+        """
+        return 0
+
     def query(self, query: Query[R]) -> QueryResult[R]:
         """Return the answer to a query of interactive queries v2 (KIP-796), by default that its type is unknown.
 

@@ -11,6 +11,7 @@ from penstock.clients.log_context import listed
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.clients.writing.writer import Source
 from penstock.statestore.cache.caching_store import CachingStore
+from penstock.statestore.stores.custom_store import CustomStore
 from penstock.topology.context.punctuation_queue import PunctuationQueue, first_due_ms
 from penstock.topology.context.task_context import Cancellable
 from penstock.topology.errors import HandedOverError, LostOffsetsError, StreamsError
@@ -60,6 +61,7 @@ class TaskRun:
     functions: Sequence[FunctionMetrics]
     #: None unless each source has an idle timeout.
     idle: IdleInputs | None
+    custom_stores: Sequence[CustomStore]
 
 
 class StreamTask(Task):
@@ -167,7 +169,8 @@ class StreamTask(Task):
         if self.topology.idle_timeout is not None:
             asks = self.environment.topic_times
             idle = IdleInputs(self.topology.idle_timeout, asks, self.wall_clock_ms(), self.log)
-        self.run = TaskRun(compiled, group, samples, functions, idle)
+        custom_stores = [store for store in self.state_manager.stores.values() if isinstance(store, CustomStore)]
+        self.run = TaskRun(compiled, group, samples, functions, idle, custom_stores)
         compiled.init()
         for store in self.state_manager.stores.values():
             if isinstance(store, CachingStore):
@@ -309,6 +312,8 @@ class StreamTask(Task):
             left -= processed.records
         if left < max_records and head is not None:
             self._work += 1
+            for store in run.custom_stores:
+                store.limit_uncommitted()
             if run.idle is not None:
                 run.idle.record_came(self.wall_clock_ms())
             ended_ms = time.read_ms()
