@@ -24,6 +24,7 @@ class InMemoryStore(BytesStore):
         self._marks: dict[str, int] = {}
         self._contexts: dict[bytes, bytes] = {}
         self._undo: dict[bytes, bytes | None] = {}  # the old values of rows changed since the last commit
+        self._undo_keys: SortedKeys | None = None  # their keys in order, maintained once it exists
 
     @override
     def get(self, key: bytes) -> bytes | None:
@@ -32,9 +33,18 @@ class InMemoryStore(BytesStore):
     @override
     def put(self, key: bytes, value: bytes | None) -> None:
         old = self._data.get(key)
+        self._keep_old(key, old)
+        self._set(key, value, old)
+
+    def _keep_old(self, key: bytes, old: bytes | None) -> None:
         if key not in self._undo:
             self._undo[key] = old
-        self._set(key, value, old)
+            if self._undo_keys is not None:
+                self._undo_keys.add(key)
+
+    def _forget_old(self) -> None:
+        self._undo.clear()
+        self._undo_keys = None
 
     def _set(self, key: bytes, value: bytes | None, old: bytes | None) -> None:
         if value is not None:
@@ -79,14 +89,14 @@ class InMemoryStore(BytesStore):
     @override
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Make rollback impossible; the offset is not kept."""
-        self._undo.clear()
+        self._forget_old()
         self._marks.update(marks)
 
     @override
     def rollback(self) -> None:
         for key, value in self._undo.items():
             self._set(key, value, self._data.get(key))
-        self._undo.clear()
+        self._forget_old()
 
     @override
     def committed_row(self, key: bytes) -> bytes | None:
@@ -94,10 +104,11 @@ class InMemoryStore(BytesStore):
 
     @override
     def committed_scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
-        replaced = [
-            row for row in self._undo.items() if (start is None or row[0] >= start) and (end is None or row[0] < end)
-        ]
-        replaced.sort(reverse=reverse)
+        if self._undo_keys is None:
+            self._undo_keys = SortedKeys(self._undo)
+        replaced = [(key, self._undo[key]) for key in self._undo_keys.between(start, end)]
+        if reverse:
+            replaced.reverse()
         return merge(self.rows(start, end, reverse), replaced, reverse)
 
     @override
@@ -120,7 +131,7 @@ class InMemoryStore(BytesStore):
     @override
     def close(self) -> None:
         self._data.clear()
-        self._undo.clear()
+        self._forget_old()
         self._index = None
 
 
@@ -161,7 +172,7 @@ class MemoryLRUCache(InMemoryStore):
     def _evict(self) -> bytes:
         key = next(iter(self._recency))
         old = self._data[key]
-        self._undo.setdefault(key, old)
+        self._keep_old(key, old)
         self._set(key, None, old)
         return key
 
@@ -173,7 +184,7 @@ class MemoryLRUCache(InMemoryStore):
             self._set(key, None, self._data.get(key))
         for key, value in changed:
             self._set(key, value, None)
-        self._undo.clear()
+        self._forget_old()
 
     @override
     def close(self) -> None:
