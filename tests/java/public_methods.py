@@ -1,8 +1,7 @@
 """``python -m tests.java.public_methods``: every public method of Kafka Streams 4.4.0, and its name in Penstock.
 
 Reads the methods from the jars with the JDK's javap, and prints docs/java-methods.md. A method has the name in
-snake_case of its class here, or one that NAMES or ARGUMENTS give, or it is in MISSING, with the reason. Overloads are
-one method.
+snake_case of its class here, or one that NAMES or ARGUMENTS give. Overloads are one method.
 """
 
 from __future__ import annotations
@@ -250,20 +249,14 @@ NAMES = {
     ),
     "AggregationWithHeaders.getAggregationOrNull": "`None` has no attribute: ask for it first",
 }
-#: Methods that Penstock lacks, and the reason or the replacement.
-MISSING: Mapping[str, str] = {
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A public method in Java and its replacement here, as Markdown; is_missing: the text is the reason why it is
-    missing.
-    """
+    """A public method in Java and its replacement here, as Markdown."""
 
     java: str
     here: str
-    is_missing: bool = False
 
 
 def java_methods() -> Iterator[tuple[str, list[str]]]:
@@ -283,8 +276,6 @@ def java_methods() -> Iterator[tuple[str, list[str]]]:
 def in_penstock(owner: str, name: str) -> Method | None:
     """Return a method's name here, None if it is not listed."""
     java, snake = f"{owner}.{name}", re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-    if java in MISSING:
-        return Method(java, MISSING[java], is_missing=True)
     if java in NAMES:
         return Method(java, NAMES[java])
     if owner in ARGUMENTS:
@@ -303,25 +294,18 @@ def attributes(of: type) -> set[str]:
 
 def page(found: Mapping[str, list[Method]]) -> str:
     """Return docs/java-methods.md."""
-    methods = [method for mine in found.values() for method in mine]
-    missing = [method for method in methods if method.is_missing]
+    count = sum(map(len, found.values()))
     lines = [
         "# Every public method of Kafka Streams",
         "",
-        f"**{len(methods) - len(missing)} of {len(methods)}** public methods of Kafka Streams {VERSION}'s classes have "
-        "their place in Penstock; the others are in the first table.",
+        f"**{count} of {count}** public methods of Kafka Streams {VERSION}'s classes have their place in Penstock.",
         "Overloads are one method, and methods are listed where Java declares them.",
         "`python -m tests.java.public_methods` reads them from the jars and prints this page; the tests compare both.",
-        "",
-        "| of | missing | why, or what instead |",
-        "|---|---|---|",
-        *("| `{}` | `{}` | {} |".format(*method.java.split("."), method.here) for method in missing),
     ]
     for owner, mine in found.items():
-        rows = [method for method in mine if not method.is_missing]
-        if rows:
+        if mine:
             lines += ["", f"## {owner}", "", "| Java | Penstock |", "|---|---|"]
-            lines += [f"| `{method.java.partition('.')[2]}` | {method.here} |" for method in rows]
+            lines += [f"| `{method.java.partition('.')[2]}` | {method.here} |" for method in mine]
     return "\n".join(lines) + "\n"
 
 
@@ -337,7 +321,7 @@ def table() -> dict[str, list[Method]]:
             else:
                 found.setdefault(owner, []).append(method)
     if nowhere:
-        raise LookupError(f"neither a name nor a reason: {', '.join(nowhere)}")
+        raise LookupError(f"no name in Penstock: {', '.join(nowhere)}")
     return found
 
 

@@ -24,7 +24,7 @@ def test_the_other_page_has_the_same_numbers() -> None:
 
 def test_the_error_names_an_unlisted_method(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(public_methods, "java_methods", lambda: iter([("KStream", ["filter", "madeUp"])]))
-    with pytest.raises(LookupError, match=r"neither a name nor a reason: KStream\.madeUp"):
+    with pytest.raises(LookupError, match=r"no name in Penstock: KStream\.madeUp"):
         table()
 
 
