@@ -31,7 +31,7 @@ from penstock.topology.query.position import Position
 from penstock.workers.control.messages import ReadStore
 
 from ..logs.log_floods import bounded_logger
-from ..queries.store_routing import Found, QueryError
+from ..queries.store_routing import Found, QueryError, position_json
 from . import host_watch, prometheus
 from .forwarding import FORWARDED
 from .security import HEALTH_PATHS, Gate, HttpAddress
@@ -220,17 +220,13 @@ def _rows_json(found: Found, limit: int, ordered: bool) -> bytes:
         "complete": found.complete,
         "truncated": len(found.rows) > limit,
         "lag": found.lag,
-        "position": None if found.position is None else _position_json(found.position),
+        "position": position_json(found.position),
     }
     if ordered:
         value["ordered_rows"] = [[_base64(row.order), orjson.Fragment(row.json)] for row in rows]
     else:
         value["rows"] = [orjson.Fragment(row.json) for row in rows]
     return orjson.dumps(value)
-
-
-def _position_json(position: Position) -> dict[str, dict[str, int]]:
-    return {topic: {str(p): offset for p, offset in mine.items()} for topic, mine in position.to_map().items()}
 
 
 def _base64(data: bytes) -> str:

@@ -50,7 +50,8 @@ class HttpHosts(RemoteHosts):
             message += " All hosts of an application need the same penstock.http.token."
             raise QueryError(502, "HOST_REFUSED", message)
         retry = error.get("retry_after_seconds")
-        raise QueryError(status, str(error.get("code", "HOST_FAILED")), message, retry)
+        details = {name: error[name] for name in ("tasks", "position") if name in error}
+        raise QueryError(status, str(error.get("code", "HOST_FAILED")), message, retry, **details)
 
     def _get(self, host: HostInfo, path: str, timeout: float) -> tuple[int, Any]:
         connection = http.client.HTTPConnection(host.host.strip("[]"), host.port, timeout=timeout)

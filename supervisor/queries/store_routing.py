@@ -259,10 +259,17 @@ def _check_request(answer: StoreRead) -> None:
         raise QueryError(400, "BAD_REQUEST", answer.detail)
 
 
+def position_json(position: Position | None) -> dict[str, dict[str, int]] | None:
+    """Return a position for JSON, whose keys are text."""
+    if position is None:
+        return None
+    return {topic: {str(p): offset for p, offset in mine.items()} for topic, mine in position.to_map().items()}
+
+
 def _check_bound(answers: list[StoreRead]) -> None:
     behind = next((answer for answer in answers if answer.reply is Reply.BEHIND), None)
     if behind is not None:
-        position = None if behind.position is None else behind.position.to_map()
+        position = position_json(behind.position)
         raise QueryError(
             503, NOT_UP_TO_BOUND, behind.detail, RETRY_SECONDS, tasks=list(behind.tasks), position=position
         )

@@ -44,20 +44,47 @@ def test_each_host_answers_for_all_hosts_and_a_standby_within_its_lag(
             assert values == [2] * KEYS
             part = http.get("/stores/counts?limit=1000&local=true")
             assert (part["complete"], len(part["tasks"])) == (False, PARTITIONS // 2)
-        a_standby_answers(HttpClient.of(one))
+            positions_of_all_hosts(http, counting)
+        a_standby_answers(HttpClient.of(one), counting.source)
         two._http.stop()
         gone = HttpClient.of(one).ask("/stores/counts")
         assert (gone.status, gone.error["code"]) == (503, "HOST_UNREACHABLE")
         assert gone.error["retry_after_seconds"] >= 1
 
 
-def a_standby_answers(http: HttpClient) -> None:
+def positions_of_all_hosts(http: HttpClient, counting: Counting) -> None:
+    """The rows of both hosts as of the last commit have one position, and a bound holds on the other host, too."""
+
+    def positions(how: str) -> dict[str, int]:
+        offsets: dict[str, int] = http.get(f"/stores/counts?limit=1000{how}")["position"].get(counting.source, {})
+        return offsets
+
+    def records(how: str) -> int:
+        return sum(offset + 1 for offset in positions(how).values())
+
+    assert records("") == 2 * KEYS
+    eventually(lambda: records("&isolation=read_committed") == 2 * KEYS, "all records are committed")
+    reached = ",".join(f"{counting.source}-{number}:{offset}" for number, offset in positions("").items())
+    assert len(http.get(f"/stores/counts?limit=1000&isolation=read_committed&at_least={reached}")["rows"]) == KEYS
+    here = next(task["task_id"][-1] for task in http.get("/tasks") if task["kind"] == "active")
+    there = next(task["task_id"][-1] for task in http.get("/tasks") if task["kind"] == "standby")
+    for number in (here, there):
+        offset = positions("")[number]
+        beyond = f"/stores/counts?partition={number}&at_least={counting.source}-{number}:{offset + 1}&timeout_ms=2000"
+        refused = http.ask(beyond).error
+        assert (refused["code"], refused["position"]) == ("NOT_UP_TO_BOUND", {counting.source: {number: offset}})
+
+
+def a_standby_answers(http: HttpClient, source: str) -> None:
     """Request the state of a task that is on the other host."""
     active = {task["task_id"] for task in http.get("/tasks") if task["kind"] == "active"}
     theirs = next(number for number in range(PARTITIONS) if f"0_{number}" not in active)
     here = f"/stores/counts?partition={theirs}&local=true"
     assert http.ask(here).error["code"] == "NOT_HERE"
     eventually(lambda: http.ask(f"{here}&max_lag=0").status == 200, "the standby task has caught up")
+    assert http.get(f"{here}&max_lag=0&isolation=read_committed")["position"] is None, "it does not know its position"
+    refused = http.ask(f"{here}&max_lag=0&at_least={source}-{theirs}:0")
+    assert refused.error["code"] == "NOT_HERE", "only the active task can promise it"
     copy = http.get(f"{here}&max_lag=0")
     assert copy["lag"] == 0
     original = http.get(f"/stores/counts?partition={theirs}")

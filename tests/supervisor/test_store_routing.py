@@ -101,5 +101,5 @@ def test_rows_that_have_not_reached_a_position_are_asked_for_again_until_the_tim
         late.asked = 0
         with pytest.raises(QueryError, match="not yet") as raised:
             queries.read(request, 1, local=True, wait=wait)
-        assert (raised.value.code, raised.value.details["position"]) == ("NOT_UP_TO_BOUND", {"in": {0: 0}})
+        assert (raised.value.code, raised.value.details["position"]) == ("NOT_UP_TO_BOUND", {"in": {"0": 0}})
         assert late.asked <= attempts, "twenty times a second"
