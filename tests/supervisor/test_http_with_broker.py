@@ -227,7 +227,7 @@ def test_windows_sessions_and_other_keys(counting: Counting, lookup: str, window
         streams.start()
         http = HttpClient.of(streams, TOKEN)
         key = quote(odd, safe="")
-        eventually(lambda: len(http.ask(f"/stores/sessions/{key}").body.split("window")) == 3, "all is counted")
+        eventually(lambda: len(http.ask(f"/stores/sessions/{key}").json.get("rows", ())) == 2, "all is counted")
         found = http.get(f"/stores/windows/{key}")["rows"]
         assert [(row["window"]["start"], row["window"]["end"], row["value"]) for row in found] == [
             (5_000, 6_000, 2),
