@@ -33,6 +33,7 @@ from penstock.workers.control.messages import (
     ShutDownApplication,
     StateChanged,
     Status,
+    TaskResults,
     TaskStatus,
     ThreadControl,
 )
@@ -89,7 +90,8 @@ class Puppet:
             case Query(id=number, store=store, arguments=arguments):
                 self.tell(query=store)
                 error = None if store == "counts" else "no such store"
-                rows = {f"0_{self.spec.slot}": list(arguments)}
+                rows = TaskResults()
+                rows.add(f"0_{self.spec.slot}", list(arguments), None)
                 self.control.report(CommandResult(number, rows, error, UnknownStateStoreError))
             case Measure(id=number) if not self.deaf:
                 group = MetricGroup("stream-thread-metrics", {"thread-id": self.spec.name}, {"measured": 2.0})
