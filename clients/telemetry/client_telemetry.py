@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Protocol
@@ -243,18 +243,23 @@ class ClientTelemetry:
         if self.state is _S.TERMINATED:
             return
         if self.state is _S.TERMINATING_PUSH_IN_PROGRESS and self._asked is not None:
-            wait((self._asked,), seconds)
-            if not self._asked.done():
+            try:
+                error = _error(self._asked, seconds)
+            except TimeoutError:
                 self._log.info("The last metrics were not acknowledged within %.1f s", seconds)
-            elif (error := _error(self._asked)) is not None:
-                self._log.info("The last metrics could not be pushed: %s", error)
+            else:
+                if error is not None:
+                    self._log.info("The last metrics could not be pushed: %s", error)
         self._asked = None
         self._states.transition_to(_S.TERMINATED)
 
 
-def _error(asked: Future[SimpleNamespace]) -> BaseException | None:
-    """Return the error of a finished request; closing the connections cancels it."""
-    return UnreachableError("the connections are closed") if asked.cancelled() else asked.exception()
+def _error(asked: Future[SimpleNamespace], seconds: float = 0) -> BaseException | None:
+    """Return the error of a request; closing the connections cancels it. Raises TimeoutError if it does not finish."""
+    try:
+        return asked.exception(seconds)
+    except CancelledError:
+        return UnreachableError("the connections are closed")
 
 
 def _preferred(accepted: Iterable[int]) -> Codec:

@@ -125,7 +125,7 @@ class StateStore:
         StateStoreTypeError for a store without such rows.
         """
         if self.builder.backend is StoreBackend.CUSTOM:
-            raise StateStoreTypeError(f"{self.name} keeps its rows in your own store, which has no committed ones")
+            raise StateStoreTypeError(f"{self.name} is kept in your own store, which cannot be read as committed")
         self._reads_committed = True
         if self._as_committed is None:
             self._as_committed = self._over(CommittedRows(self))

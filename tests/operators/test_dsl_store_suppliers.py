@@ -372,5 +372,5 @@ def test_an_own_store_cannot_be_read_as_committed() -> None:
         counting(Materialized("counts")).build(), {"dsl.store.suppliers.class": OwnSuppliers}
     ) as driver:
         store: Any = driver.get_state_store("counts")
-        with pytest.raises(StateStoreTypeError, match="counts keeps its rows in your own store"):
+        with pytest.raises(StateStoreTypeError, match="counts is kept in your own store"):
             store.read_only(IsolationLevel.READ_COMMITTED)

@@ -286,4 +286,4 @@ def test_a_custom_store_answers_its_own_queries(cluster: DirectKafka, applicatio
     committed = asked.with_query(Asking("a")).with_isolation_level(IsolationLevel.READ_COMMITTED)
     refused = answer_query(AnswerRequest(1, committed), reader).value[0]
     assert refused.failure_reason is FailureReason.STORE_EXCEPTION
-    assert refused.failure_message == "tally is a custom store, which cannot be read as committed"
+    assert refused.failure_message == "tally is kept in your own store, which cannot be read as committed"
