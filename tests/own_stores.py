@@ -61,7 +61,7 @@ class OwnRows(StateStore):
 
 
 class LastingRows(OwnRows):
-    """The same, in a file that is written at each commit."""
+    """These rows on disk: each commit writes them and their changelog offset into one file."""
 
     persistent = True
     file: Path

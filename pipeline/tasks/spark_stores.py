@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -154,10 +154,12 @@ class SparkStores:
         store.restore([RawRecord("", 0, 0, -1, key, value, list(HEADERS)) for key, value in rows], None)
         return store
 
-    def expect(self, keys: Sequence[bytes]) -> None:
+    def expect(self, keys: Iterable[bytes | None]) -> None:
         """Prepare for records with these keys, in this order."""
-        for rows in self._record_keyed:
-            rows.expect(keys)
+        if self._record_keyed:
+            known = [key for key in keys if key is not None]
+            for rows in self._record_keyed:
+                rows.expect(known)
 
     def commit(self) -> None:
         """Write all changes to Spark's state."""

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.context.task_context import TaskContext
+from penstock.topology.context.timestamp_extractors import TIMESTAMP_MAX
 from penstock.topology.records import Windowed
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
@@ -22,7 +23,6 @@ from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
 _LONG = struct.Struct(">q")
 _WINDOW = struct.Struct(">qi")
 _SESSION = struct.Struct(">qq")
-_LONG_MAX = 2**63 - 1
 _SEGMENT_BYTES = 8
 
 
@@ -163,7 +163,7 @@ class OwnTimedRows(OwnRows):
 
     @override
     def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
-        found = self.by_time(0, _LONG_MAX)
+        found = self.by_time(0, TIMESTAMP_MAX)
         return iter(found[::-1] if reverse else found)
 
     def expire(self, first: int, end: int) -> None:
@@ -256,7 +256,7 @@ class OwnSessionRows(OwnTimedRows):
         first, last = self._in_segment(prefix, low.end, high.end)
         if first > last:
             return []
-        found = self._own.find_sessions(low.key, first, _LONG_MAX)
+        found = self._own.find_sessions(low.key, first, TIMESTAMP_MAX)
         rows = [self._row(session, value) for session, value in found if session.end <= last]
         return sorted(rows)
 

@@ -129,7 +129,7 @@ class StateStore:
         self._reads_committed = True
         if self._as_committed is None:
             self._as_committed = self._over(CommittedRows(self))
-        self._as_committed.rollback()
+        self._as_committed.rollback()  # reads the times again, which a commit since may have changed
         return self._as_committed
 
     def _over(self, rows: BytesStore) -> StateStore:

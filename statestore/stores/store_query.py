@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from penstock.topology.context.store_facades import view_of_results
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
+from penstock.topology.context.timestamp_extractors import TIMESTAMP_MAX
 from penstock.topology.query.state_queries import (
     KeyQuery,
     MultiVersionedKeyQuery,
@@ -33,7 +34,6 @@ from penstock.topology.records import (
 )
 
 R = TypeVar("R")
-LONG_MAX = 2**63 - 1
 _KEY_VALUE = frozenset((StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE))
 _TIMESTAMPED = frozenset((StoreKind.TIMESTAMPED_KEY_VALUE, StoreKind.TIMESTAMPED_WINDOW))
 _WINDOWS = frozenset((StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW))
@@ -103,7 +103,7 @@ def _of_windows(store: Any, query: Any) -> list[Any]:
 
 def _of_window_starts(store: Any, query: Any) -> list[Any]:
     first = 0 if query.time_from is None else query.time_from
-    last = LONG_MAX if query.time_to is None else query.time_to
+    last = TIMESTAMP_MAX if query.time_to is None else query.time_to
     return _rows(store, query, store.fetch_all(first, last))
 
 
@@ -123,7 +123,7 @@ def _of_version(store: Any, query: VersionedKeyQuery[Any, Any]) -> Any:
 
 def _of_versions(store: Any, query: MultiVersionedKeyQuery[Any, Any]) -> list[Any]:
     first = 0 if query.from_timestamp is None else query.from_timestamp
-    last = LONG_MAX if query.to_timestamp is None else query.to_timestamp
+    last = TIMESTAMP_MAX if query.to_timestamp is None else query.to_timestamp
     found = [_view(store, version) for version in store.get_versions(query.key, first, last)]
     return found[::-1] if query.result_order is ResultOrder.ASCENDING else found
 

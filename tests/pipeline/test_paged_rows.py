@@ -140,13 +140,19 @@ def test_an_update_of_a_large_row_writes_no_page() -> None:
     assert PagedRows(blobs).get(b"0042") == b"w" * 1000
 
 
-def test_large_rows_of_a_micro_batch_are_read_in_few_calls() -> None:
+def with_large_rows() -> tuple[Blobs, list[bytes]]:
+    """Return the blobs of large rows, and their keys."""
     blobs = Blobs()
     rows = PagedRows(blobs)
     keys = [b"%04d" % number for number in range(1000)]
     for key in keys:
         rows.put(key, key * 100)
     rows.commit(None)
+    return blobs, keys
+
+
+def test_large_rows_of_a_micro_batch_are_read_in_few_calls() -> None:
+    blobs, keys = with_large_rows()
     again = PagedRows(blobs)
     again.expect(keys)
     blobs.calls = 0
@@ -157,12 +163,7 @@ def test_large_rows_of_a_micro_batch_are_read_in_few_calls() -> None:
 
 
 def test_rows_are_hardly_read_for_records_that_a_filter_drops() -> None:
-    blobs = Blobs()
-    rows = PagedRows(blobs)
-    keys = [b"%04d" % number for number in range(1000)]
-    for key in keys:
-        rows.put(key, key * 100)
-    rows.commit(None)
+    blobs, keys = with_large_rows()
     again = PagedRows(blobs)
     again.expect(keys)
     blobs.read_numbers.clear()

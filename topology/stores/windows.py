@@ -13,11 +13,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from typing_extensions import override
 
 from ..common.durations import Duration, non_negative_millis, to_millis
+from ..context.timestamp_extractors import TIMESTAMP_MAX
 from ..errors import TopologyError
 from ..records import Window
-
-#: The largest timestamp of Kafka (Java's Long.MAX_VALUE).
-TIMESTAMP_MAX = 2**63 - 1
 
 
 class EmitStrategy(Enum):

@@ -137,8 +137,8 @@ class StoreReader:
 
     def isolated(self, store: StateStore, isolation: IsolationLevel | None) -> StateStore:
         """Return a task's store for reads of an isolation level, None for the configuration's."""
-        committed = (isolation or self.default_isolation) is IsolationLevel.READ_COMMITTED
-        return store.as_committed() if committed else store
+        found: StateStore = store.read_only(isolation or self.default_isolation)
+        return found
 
     def position(self, task: Task, store: str, isolation: IsolationLevel | None) -> Position | None:
         """Return the position of the rows of isolated() in the task's input; None if the task does not know."""
