@@ -3,7 +3,7 @@
 Runs an application on two stream threads under steady load, and samples memory, file handles and threads of all its
 processes. Exit status 0 if they stayed within their shares of the memory, nothing grew after the warm-up, and all
 counts came out right; else 1, and the directory with log and state is kept. With --http clients crowd its HTTP server
-after a fifth of the time, which must not change the rate of processing. Uses the broker of KAFKA_BOOTSTRAP_SERVERS, or
+for a part of the time, which must not change the rate of processing, and of which nothing may be left. Uses the broker of KAFKA_BOOTSTRAP_SERVERS, or
 its own broker.
 """
 

@@ -48,6 +48,9 @@ REQUESTS = (
 #: The supervisor's allowed increase under load: a descriptor for each connection and some more, and the memory of that
 #: many requests.
 MORE_HANDLES, MORE_RSS = CONNECTIONS_MAX + 16, 48 * MIB
+#: The last share of a run, in percent, when the load is over and its connections and threads have ended; and what may be
+#: left of it: threads of the server that are idle end after ten seconds.
+RESTED_PERCENT, LEFT_HANDLES, LEFT_THREADS = 10, 16, 2
 #: Allowed bytes of log for the start, and for each minute of load.
 LOG_BYTES = 64 << 10
 #: The minimum rate of processing with load, in percent of the rate without.
@@ -57,17 +60,17 @@ RATE_PERCENT = 95
 class HttpLoad:
     """Clients on a separate thread, as a context manager.
 
-    port: the server's. after: when they start, in seconds after entering. counts: connections by kind, and responses to
-    malformed requests by status. wrong: violations by the server. waits: of each probe, in seconds, infinite for one
+    port: the server's. begin, end: when they start and end, in seconds after entering; probes go to the end of the
+    block. counts: connections by kind, and responses to malformed requests by status. wrong: violations by the server. waits: of each probe, in seconds, infinite for one
     that was closed without a response. longest: the longest time of a connection without a request, in seconds.
     """
 
-    def __init__(self, port: int, after: float, seed: int = 1) -> None:
+    def __init__(self, port: int, begin: float, end: float, seed: int = 1) -> None:
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.waits: list[float] = []
         self.longest = 0.0
-        self._port, self._after, self._rng = port, after, random.Random(seed)
+        self._port, self._begin, self._seconds, self._rng = port, begin, end - begin, random.Random(seed)
         self._end = threading.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="http-load")
         self._running: Future[None] | None = None
@@ -84,14 +87,16 @@ class HttpLoad:
 
     async def _run(self) -> None:
         ended = asyncio.create_task(asyncio.to_thread(self._end.wait))
-        await asyncio.wait([ended], timeout=self._after)
-        kinds = ((self._silent, SILENT), (self._slow, SLOW), (self._malformed, MALFORMED), (self._probe, 1))
-        clients = asyncio.gather(*(kind() for kind, count in kinds for _ in range(count)))
-        either: list[asyncio.Future[Any]] = [ended, clients]
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        clients.cancel()
-        with suppress(asyncio.CancelledError):
-            await clients  # raises errors that a client did not expect
+        await asyncio.wait([ended], timeout=self._begin)
+        kinds = ((self._silent, SILENT), (self._slow, SLOW), (self._malformed, MALFORMED))
+        crowd = asyncio.gather(*(kind() for kind, count in kinds for _ in range(count)))
+        probes = asyncio.gather(self._probe())
+        for clients, timeout in ((crowd, self._seconds), (probes, None)):
+            either: list[asyncio.Future[Any]] = [ended, clients]
+            await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            clients.cancel()
+            with suppress(asyncio.CancelledError):
+                await clients  # raises errors that a client did not expect
 
     async def _silent(self) -> None:
         while True:
@@ -187,23 +192,31 @@ def rate(progress: Sequence[tuple[float, int]]) -> float:
 
 
 def compared(
-    progress: Sequence[tuple[float, int]], samples: Sequence[Sample], after: float, log_bytes: int
+    progress: Sequence[tuple[float, int]], samples: Sequence[Sample], begin: float, end: float, log_bytes: int
 ) -> tuple[list[str], list[str]]:
-    """Return lines about the application before and under load, and the violations.
+    """Return lines about the application before, under and after the load, and the violations.
 
-    progress: seconds since the start of the run, and the records processed then. log_bytes: the size of its log.
+    progress: seconds since the start of the run, and the records processed then. begin, end: of the load, in the same
+    seconds. log_bytes: the size of its log.
     """
-    before, since = (rate([one for one in progress if (one[0] >= after) is loaded]) for loaded in (False, True))
-    lines = [f"Processed without load {before:.0f} records/s, with load {since:.0f}; the log has {log_bytes >> 10} KiB"]
-    wrong = [] if 100 * since >= RATE_PERCENT * before else [f"{lines[0]}: {RATE_PERCENT} % are allowed"]
-    allowed = LOG_BYTES * (1 + (progress[-1][0] - after) / 60)
+    before = rate([one for one in progress if one[0] < begin])
+    under = rate([one for one in progress if begin <= one[0] < end])
+    lines = [f"Processed without load {before:.0f} records/s, with load {under:.0f}; the log has {log_bytes >> 10} KiB"]
+    wrong = [] if 100 * under >= RATE_PERCENT * before else [f"{lines[0]}: {RATE_PERCENT} % are allowed"]
+    allowed = LOG_BYTES * (1 + (end - begin) / 60)
     if log_bytes > allowed:
         wrong.append(f"the log has {log_bytes >> 10} KiB, allowed are {allowed / 1024:.0f}")
-    for field, more in (("handles", MORE_HANDLES), ("rss", MORE_RSS)):
-        quiet, loaded = (
-            max(getattr(one, field) for one in samples if one.process == "supervisor" and (one.at >= after) is begun)
-            for begun in (False, True)
-        )
-        if loaded > quiet + more:
-            wrong.append(f"supervisor: {field} {loaded} under load, allowed are {quiet + more}")
+    mine = [one for one in samples if one.process == "supervisor"]
+    quiet = [one for one in mine if one.at < begin]
+    loaded = [one for one in mine if begin <= one.at < end]
+    rested = [one for one in mine if one.at >= progress[-1][0] * (100 - RESTED_PERCENT) / 100]
+    for field, when, seen, more in (
+        ("handles", "under load", loaded, MORE_HANDLES),
+        ("rss", "under load", loaded, MORE_RSS),
+        ("handles", "after it", rested, LEFT_HANDLES),
+        ("threads", "after it", rested, LEFT_THREADS),
+    ):
+        highest, limit = max(getattr(one, field) for one in seen), more + max(getattr(one, field) for one in quiet)
+        if highest > limit:
+            wrong.append(f"supervisor: {field} {highest} {when}, allowed are {limit}")
     return lines, wrong

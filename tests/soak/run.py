@@ -63,8 +63,9 @@ THREADS = 2
 BUDGET = 2 * 184 * MIB
 #: How long the feeder rests between two portions, in seconds.
 PORTION_SECONDS = 0.05
-#: The share of a run without load on the HTTP server, in percent, for comparison.
-WITHOUT_LOAD_PERCENT = 20
+#: When the load on the HTTP server begins and ends, in percent of a run: before the figures are judged, because threads
+#: that it needs are no growth.
+LOAD_PERCENT = (20, 50)
 
 
 @dataclass(frozen=True)
@@ -138,10 +139,11 @@ def soak(
 ) -> Outcome:
     """Run for this long at this many records per second; tell: called with a line now and then.
 
-    records_min: continue until this many were processed, on a busy machine. http: with load on the HTTP server after
-    WITHOUT_LOAD_PERCENT of the time.
+    records_min: continue until this many were processed, on a busy machine. http: with load on the HTTP server for a
+    part of the time (LOAD_PERCENT).
     """
-    port, after = free_port(), seconds * WITHOUT_LOAD_PERCENT / 100
+    port = free_port()
+    begin, end = (seconds * percent / 100 for percent in LOAD_PERCENT)
     ttl_ms = int(seconds * 1000 / TTLS)
     config = {
         "penstock_http_port": port,
@@ -153,7 +155,7 @@ def soak(
     app = APP.replace("@TTL_MS@", str(ttl_ms))
     with running(folder, bootstrap_servers, app, tasks=3 * PARTITIONS, **config) as stage:
         feeder = Feeder(bootstrap_servers, stage.source, rate)
-        load = HttpLoad(port, after)
+        load = HttpLoad(port, begin, end)
         feeder.start()
         try:
             with load if http else ExitStack():
@@ -168,7 +170,8 @@ def soak(
         wrong += _visits_left(stage, feeder.written.total(), rate * ttl_ms / 1000)
         done: list[str] = []
         if http:
-            lines, worse = compared(watched.progress, watched.samples, after, (stage.folder / "log").stat().st_size)
+            log_bytes = (stage.folder / "log").stat().st_size
+            lines, worse = compared(watched.progress, watched.samples, begin, end, log_bytes)
             done += [*load.lines(), *lines]
             wrong += [*load.faults(), *worse]
     return Outcome(feeder.written.total(), tuple(watched.samples), tuple(wrong), took, watched.shares, tuple(done))

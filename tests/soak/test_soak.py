@@ -15,7 +15,7 @@ from tests.soak.http_load import HttpLoad, compared
 from tests.soak.run import FAULT_VARIABLE, soak
 
 SECONDS = 600.0
-#: Connections without a request are closed after ten; the first fifth is without load.
+#: Connections without a request are closed after ten, and so are idle threads of the server.
 HTTP_SECONDS = 45.0
 
 
@@ -71,7 +71,7 @@ def test_too_few_samples_give_no_trend() -> None:
 
 def load_of(**seen: Any) -> HttpLoad:
     """Return a load with all kinds of clients and some late probes, with these observations."""
-    load = HttpLoad(port=1, after=0)
+    load = HttpLoad(port=1, begin=0, end=1)
     load.counts.update(silent=1, slow=1, malformed=1)
     load.waits = [0.01, 3.0, 3.0] * 9
     for name, value in seen.items():
@@ -97,23 +97,33 @@ def test_a_server_that_fails_under_http_load_is_reported(seen: dict[str, Any], t
 
 
 @pytest.mark.parametrize(
-    ("after_load", "more", "log_bytes", "told"),
+    ("loaded_rate", "more", "left", "log_bytes", "told"),
     [
-        (300, 0, 0, None),
-        (280, 0, 0, "Processed without load 300 records/s, with load 280"),
-        (300, 300, 0, "supervisor: handles 40"),
-        (300, 0, 10 << 20, "the log has 10240 KiB"),
+        (300, 0, 0, 0, None),
+        (280, 0, 0, 0, "Processed without load 300 records/s, with load 280"),
+        (300, 300, 0, 0, "supervisor: handles 40"),
+        (300, 0, 40, 0, "supervisor: handles 14"),
+        (300, 0, 0, 10 << 20, "the log has 10240 KiB"),
     ],
 )
 def test_an_application_that_slows_or_grows_under_http_load_is_reported(
-    after_load: int, more: int, log_bytes: int, told: str | None
+    loaded_rate: int, more: int, left: int, log_bytes: int, told: str | None
 ) -> None:
-    after = 120.0
-    progress = [(at, int(300 * min(at, after) + after_load * max(0.0, at - after))) for at in range(0, 601, 10)]
-    quiet = run(process="supervisor")
-    loaded = [replace(one, handles=one.handles + more * (one.at >= after)) for one in quiet]
-    _, wrong = compared(progress, loaded, after, log_bytes)
+    begin, end = 120.0, 300.0
+    progress = [(at, int(300 * min(at, begin) + loaded_rate * max(0.0, at - begin))) for at in range(0, 601, 10)]
+    extra = {True: more, False: 0}
+    samples = [
+        replace(one, handles=one.handles + extra[begin <= one.at < end] + left * (one.at >= end))
+        for one in run(process="supervisor")
+    ]
+    _, wrong = compared(progress, samples, begin, end, log_bytes)
     assert [line.startswith(told or "") for line in wrong] == [True] * (told is not None), wrong
+
+
+def test_threads_that_are_left_of_a_load_are_reported() -> None:
+    progress = [(at, 300 * at) for at in range(0, 601, 10)]
+    samples = [replace(one, threads=one.threads + 5 * (one.at >= 120.0)) for one in run(process="supervisor")]
+    assert compared(progress, samples, 120.0, 300.0, 0)[1] == ["supervisor: threads 25 after it, allowed are 22"]
 
 
 @pytest.mark.slow
