@@ -3,8 +3,8 @@
 Runs an application on two stream threads under steady load, and samples memory, file handles and threads of all its
 processes. Exit status 0 if they stayed within their shares of the memory, nothing grew after the warm-up, and all
 counts came out right; else 1, and the directory with log and state is kept. With --http clients crowd its HTTP server
-for a part of the time, which must not change the rate of processing, and of which nothing may be left. Uses the broker of KAFKA_BOOTSTRAP_SERVERS, or
-its own broker.
+for a part of the time, which must not change the rate of processing, and of which nothing may be left. Uses the broker
+of KAFKA_BOOTSTRAP_SERVERS, or its own broker.
 """
 
 from __future__ import annotations

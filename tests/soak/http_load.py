@@ -48,8 +48,8 @@ REQUESTS = (
 #: The supervisor's allowed increase under load: a descriptor for each connection and some more, and the memory of that
 #: many requests.
 MORE_HANDLES, MORE_RSS = CONNECTIONS_MAX + 16, 48 * MIB
-#: The last share of a run, in percent, when the load is over and its connections and threads have ended; and what may be
-#: left of it: threads of the server that are idle end after ten seconds.
+#: The last share of a run, in percent, long after the load; and what may be left of its connections and threads: idle
+#: ones of the server end after ten seconds.
 RESTED_PERCENT, LEFT_HANDLES, LEFT_THREADS = 10, 16, 2
 #: Allowed bytes of log for the start, and for each minute of load.
 LOG_BYTES = 64 << 10
@@ -61,8 +61,9 @@ class HttpLoad:
     """Clients on a separate thread, as a context manager.
 
     port: the server's. begin, end: when they start and end, in seconds after entering; probes go to the end of the
-    block. counts: connections by kind, and responses to malformed requests by status. wrong: violations by the server. waits: of each probe, in seconds, infinite for one
-    that was closed without a response. longest: the longest time of a connection without a request, in seconds.
+    block. counts: connections by kind, and responses to malformed requests by status. wrong: violations by the server.
+    waits: of each probe, in seconds, infinite for one that was closed without a response. longest: the longest time of
+    a connection without a request, in seconds.
     """
 
     def __init__(self, port: int, begin: float, end: float, seed: int = 1) -> None:
