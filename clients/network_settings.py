@@ -37,7 +37,7 @@ NETWORK_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "metadata.broker.list": ("bootstrap_servers", servers),
     "client.id": ("client_id", str),
     "client.dns.lookup": ("canonical_names", lambda value: value == "resolve_canonical_bootstrap_servers_only"),
-    "receive.message.max.bytes": ("max_answer_bytes", int),
+    "receive.message.max.bytes": ("max_response_bytes", int),
     "socket.timeout.ms": ("request_timeout_ms", int),
     "socket.connection.setup.timeout.ms": ("setup_timeout_ms", int),
     "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
@@ -61,7 +61,7 @@ class NetworkSettings:
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
     client_id: str = "penstock"
     canonical_names: bool = False
-    max_answer_bytes: int = 100_000_000
+    max_response_bytes: int = 100_000_000
     request_timeout_ms: int = 40_000
     setup_timeout_ms: int = 30_000
     reconnect_backoff_ms: int = 50

@@ -384,7 +384,7 @@ cdef int control_type(const uint8_t *at, const uint8_t *end) noexcept:
 
 
 @cython.final
-cdef class PartitionAnswer:
+cdef class PartitionData:
     """One partition in a response. topic: from version 13, its id as bytes; before that, its name.
 
     aborted: (producer id, first offset) of aborted transactions, None if they were not requested. start, size: position
@@ -405,14 +405,14 @@ cdef class PartitionAnswer:
 
 
 @cython.final
-cdef class FetchAnswer:
+cdef class FetchResponse:
     """A FetchResponse. data: its bytes after the length, which must not change. version: that of the request.
 
     session_id: the fetch session, 0 if there is none (KIP-227). Raises ValueError if the bytes are not a FetchResponse.
     """
 
     cdef readonly object data
-    cdef readonly int32_t correlation_id, throttle_ms, session_id
+    cdef readonly int32_t throttle_time_ms, session_id
     cdef readonly int error
     cdef readonly list partitions
     cdef const uint8_t *begin
@@ -427,9 +427,9 @@ cdef class FetchAnswer:
         self.begin = self.at = &view[0]
         self.end = self.begin + len(view)
         self.partitions = []
-        self.correlation_id = <int32_t>self.number(4)
+        self.number(4)  # the correlation id
         self.skip_tags()
-        self.throttle_ms = <int32_t>self.number(4)
+        self.throttle_time_ms = <int32_t>self.number(4)
         self.error = <int>self.number(2)
         self.session_id = <int32_t>self.number(4)
         for _ in range(self.count()):
@@ -438,8 +438,8 @@ cdef class FetchAnswer:
                 self.partitions.append(self.partition(topic))
             self.skip_tags()
 
-    cdef PartitionAnswer partition(self, object topic):
-        cdef PartitionAnswer found = PartitionAnswer.__new__(PartitionAnswer)
+    cdef PartitionData partition(self, object topic):
+        cdef PartitionData found = PartitionData.__new__(PartitionData)
         found.topic = topic
         found.partition = <int32_t>self.number(4)
         found.error = <int>self.number(2)
@@ -461,7 +461,7 @@ cdef class FetchAnswer:
             self.tagged(found)
         return found
 
-    cdef int tagged(self, PartitionAnswer found) except -1:
+    cdef int tagged(self, PartitionData found) except -1:
         cdef int64_t tag = self.unsigned(), size = self.unsigned()
         cdef const uint8_t *at = self.at
         self.skip(size)

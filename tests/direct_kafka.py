@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.clients.connection.opening import Opened
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
-from penstock.clients.protocol.schema import Api, Request
+from penstock.clients.protocol.schema import Request, SchemaApi
 from penstock.kernel.record_accumulator import ProducerBatch
 from penstock.kernel.record_batches import RecordBatches, origin_of
 from penstock.testing.broker import Cluster
@@ -189,7 +189,7 @@ def read_records(
 class _Asked:
     """A request that the broker has received. failure: the action that puts an error into its response."""
 
-    api: Api
+    api: SchemaApi
     request: wire.Request
     take: Callable[[Any], None]
     failure: Fail | None
@@ -253,7 +253,7 @@ class Caller:
 
     @staticmethod
     def _answer(asked: _Asked, data: bytes) -> None:
-        asked.take(asked.api.decode_response(data, asked.request.version)[1])
+        asked.take(asked.api.decode(data, asked.request.version))
 
     def close(self) -> None:
         """Close the connection; pending requests get no response."""

@@ -31,7 +31,7 @@ T = TypeVar("T")
 _TOPIC, _OF_TOPIC, _SET = 2, 1, 0
 #: The connection for slow requests; separate because a broker answers the requests of a connection in order.
 ADMINISTRATION = "administration"
-#: How long after its timeout the IO thread may still return an answer, in ms, before it is considered stuck.
+#: How long after its timeout the IO thread may still return a response, in ms, before it is considered stuck.
 _GRACE_MS = 1_000
 
 
@@ -151,12 +151,12 @@ class KafkaAdmin(Admin):
         ]
 
         async def attempt(deadline: float) -> dict[str, Mapping[str, TopicSetting] | BrokerError]:
-            answer = await self._cluster.ask_any(DESCRIBE_CONFIGS(resources=resources), try_ms(deadline))
+            response = await self._cluster.ask_any(DESCRIBE_CONFIGS(resources=resources), try_ms(deadline))
             return {
                 each.resource_name: broker_error(each.error_code, each.error_message)
                 if each.error_code
                 else {one.name: TopicSetting(one.value or "", one.config_source == _OF_TOPIC) for one in each.configs}
-                for each in answer.results
+                for each in response.results
             }
 
         return self._retried(attempt, timeout_ms, DESCRIBE_CONFIGS.name)
@@ -175,10 +175,10 @@ class KafkaAdmin(Admin):
         ]
 
         async def attempt(deadline: float) -> dict[str, BrokerError | None]:
-            answer = await self._cluster.ask_any(INCREMENTAL_ALTER_CONFIGS(resources=resources), try_ms(deadline))
+            response = await self._cluster.ask_any(INCREMENTAL_ALTER_CONFIGS(resources=resources), try_ms(deadline))
             return {
                 each.resource_name: broker_error(each.error_code, each.error_message) if each.error_code else None
-                for each in answer.responses
+                for each in response.responses
             }
 
         return self._retried(attempt, timeout_ms, INCREMENTAL_ALTER_CONFIGS.name)
@@ -199,12 +199,12 @@ class KafkaAdmin(Admin):
             controller = (await self._cluster.metadata((), timeout_ms=try_ms(deadline))).controller_id
             limit_ms = try_ms(deadline)
             request = CREATE_TOPICS(topics=asked, timeout_ms=int(limit_ms / 2))
-            answer = await self._cluster.ask_broker(controller, request, limit_ms, ADMINISTRATION)
-            if any(each.error_code == ErrorCode.NOT_CONTROLLER for each in answer.topics):
+            response = await self._cluster.ask_broker(controller, request, limit_ms, ADMINISTRATION)
+            if any(each.error_code == ErrorCode.NOT_CONTROLLER for each in response.topics):
                 raise broker_error(ErrorCode.NOT_CONTROLLER)
             return {
                 each.name: broker_error(each.error_code, each.error_message) if each.error_code else None
-                for each in answer.topics
+                for each in response.topics
             }
 
         return self._retried(attempt, timeout_ms, CREATE_TOPICS.name)
@@ -247,7 +247,7 @@ class KafkaAdmin(Admin):
 
 
 def result(asked: Future[T], timeout_ms: int) -> T:
-    """Wait for an answer up to timeout_ms (plus a grace period); raises as documented in Admin."""
+    """Wait for a response up to timeout_ms (plus a grace period); raises as documented in Admin."""
     try:
         return asked.result((timeout_ms + _GRACE_MS) / 1000)
     except (CancelledError, FutureTimeoutError) as error:
@@ -255,13 +255,13 @@ def result(asked: Future[T], timeout_ms: int) -> T:
 
 
 def results(asked: Mapping[K, Future[T]], timeout_ms: int) -> dict[K, T]:
-    """Wait for all answers; raises the first error."""
+    """Wait for all responses; raises the first error."""
     return {key: result(future, timeout_ms) for key, future in asked.items()}
 
 
 @contextmanager
 def answered(what: str) -> Iterator[None]:
-    """Raise BrokerUnavailableError if no answer arrives in time, StreamsError for a rejection. what: text for both."""
+    """Raise BrokerUnavailableError if no response comes in time, StreamsError for a rejection. what: text for both."""
     try:
         yield
     except RetriableError as error:

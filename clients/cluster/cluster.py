@@ -24,7 +24,7 @@ from ..errors import BrokerError, ErrorCode, Kind, RetriableError, UnreachableEr
 from ..log_context import PrefixedLogger
 from ..network_settings import NetworkSettings
 from ..protocol.messages import FIND_COORDINATOR, INIT_PRODUCER_ID, METADATA
-from ..protocol.schema import Api, Request
+from ..protocol.schema import Request, SchemaApi
 from ..retry_log import RetryLog
 from ..throttle import Throttle
 from .broker_connection import BrokerConnection
@@ -122,7 +122,7 @@ class Cluster:
         """
         return await self._connection(address, purpose).ask(request, timeout_ms)
 
-    async def version(self, address: Address, api: Api, purpose: str = QUESTIONS) -> int:
+    async def version(self, address: Address, api: SchemaApi, purpose: str = QUESTIONS) -> int:
         """Return the highest version of an API that both sides support; raises as ``send`` does."""
         return await self._connection(address, purpose).version(api)
 
@@ -175,18 +175,18 @@ class Cluster:
         Raises UnreachableError, BrokerError.
         """
         asked = None if topics is None else [{"name": topic} for topic in sorted(topics)]
-        answer = await self.ask_any(METADATA(topics=asked, allow_auto_topic_creation=creates_topics), timeout_ms)
-        if answer.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:  # this broker has left the cluster (KIP-1102)
+        response = await self.ask_any(METADATA(topics=asked, allow_auto_topic_creation=creates_topics), timeout_ms)
+        if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:  # this broker has left the cluster (KIP-1102)
             self._brokers.clear()
-        raise_for_code(answer.error_code)
-        self._brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
-        return answer
+        raise_for_code(response.error_code)
+        self._brokers = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
+        return response
 
     async def producer_id(self) -> tuple[int, int]:
         """Request a producer id without transactions; return it and its epoch. Raises as metadata does."""
-        answer = await self.ask_any(INIT_PRODUCER_ID())
-        raise_for_code(answer.error_code)
-        return answer.producer_id, answer.producer_epoch
+        response = await self.ask_any(INIT_PRODUCER_ID())
+        raise_for_code(response.error_code)
+        return response.producer_id, response.producer_epoch
 
     # Coordinators
 
@@ -194,8 +194,8 @@ class Cluster:
         """Look up the coordinator of a group or a transactional id; raises UnreachableError, BrokerError."""
         if self._knowing_brokers is None:
             self._knowing_brokers = asyncio.create_task(self._tracked(self._keep_knowing_brokers()))
-        answer = await self.ask_any(FIND_COORDINATOR(key=key, key_type=int(kind), coordinator_keys=[key]))
-        found = answer.coordinators[0] if answer.coordinators else answer
+        response = await self.ask_any(FIND_COORDINATOR(key=key, key_type=int(kind), coordinator_keys=[key]))
+        found = response.coordinators[0] if response.coordinators else response
         raise_for_code(found.error_code, found.error_message)
         address = Address(found.host, found.port)
         self._brokers.setdefault(found.node_id, address)
@@ -217,13 +217,13 @@ class Cluster:
             address = self._coordinators.get((kind, key))
             if address is None:
                 address = self._coordinators[kind, key] = await self.find_coordinator(kind, key)
-            answer = await self.send(address, request, purpose=f"{kind.name.lower()}-{key}")
+            response = await self.send(address, request, purpose=f"{kind.name.lower()}-{key}")
         except RetriableError:
             self._coordinators.pop((kind, key), None)
             raise
-        if any(ErrorCode(code).kind is Kind.MOVED for code in error_codes(answer)):
+        if any(ErrorCode(code).kind is Kind.MOVED for code in error_codes(response)):
             self._coordinators.pop((kind, key), None)
-        return answer
+        return response
 
     # Connections
 
@@ -311,9 +311,9 @@ class Cluster:
         await asyncio.sleep(0)  # let the futures of submit() complete
 
 
-def error_codes(answer: SimpleNamespace) -> Iterator[int]:
+def error_codes(response: SimpleNamespace) -> Iterator[int]:
     """Return all error codes in a response, at any level."""
-    for name, value in vars(answer).items():
+    for name, value in vars(response).items():
         if name.endswith("error_code"):
             yield value
         elif isinstance(value, list):

@@ -20,8 +20,8 @@ from .retrying import TRY_MS, time_left, to_tell, try_ms
 from .topics import described
 
 
-class Answer(NamedTuple):
-    """A leader's answer for one partition; value is undefined if code is an error."""
+class LeaderResponse(NamedTuple):
+    """A leader's response for one partition; value is undefined if code is an error."""
 
     partition: TopicPartition
     code: int
@@ -38,13 +38,13 @@ class LeaderQuestion:
     name: str
 
     request: Callable[[Mapping[TopicPartition, int]], Request]
-    answers: Callable[[Any], Iterable[Answer]]
+    responses: Callable[[Any], Iterable[LeaderResponse]]
     purpose: str = QUESTIONS
 
 
 @dataclass(slots=True)
 class _Inquiry:
-    """One question. left: the partitions without an answer; errors: their latest errors, if there were any."""
+    """One question. left: the partitions without a response; errors: their latest errors, if there were any."""
 
     question: LeaderQuestion
     left: dict[TopicPartition, Future[int]]
@@ -52,7 +52,7 @@ class _Inquiry:
     retries: RetryLog
     errors: dict[TopicPartition, Exception] = field(default_factory=dict)
 
-    def answer(self, partition: TopicPartition, value: int) -> None:
+    def complete(self, partition: TopicPartition, value: int) -> None:
         self.left.pop(partition).set_result(value)
         if self.retries:
             self.retries.succeeded(self._name(partition), asyncio.get_running_loop().time() * 1000)
@@ -80,7 +80,7 @@ class LeaderQuestions:
         self._leaders: dict[TopicPartition, Leader] = {}
 
     async def ask(self, question: LeaderQuestion, asked: Mapping[TopicPartition, Future[int]], timeout_ms: int) -> None:
-        """Complete each future when its answer arrives, or with a BrokerError or UnreachableError.
+        """Complete each future when its response arrives, or with a BrokerError or UnreachableError.
 
         Retriable errors (ErrorCode.retriable) are retried until the timeout. A missing topic is one of them, since a
         broker may not know a new topic yet.
@@ -114,13 +114,13 @@ class LeaderQuestions:
             return
         limit_ms = try_ms(inquiry.deadline)
         try:
-            answer = await self._cluster.metadata(topics, timeout_ms=limit_ms)
+            response = await self._cluster.metadata(topics, timeout_ms=limit_ms)
         except (RetriableError, BrokerError) as error:
             for partition in partitions:
                 inquiry.fail(partition, error, limit_ms)
             return
-        refused = {topic.name: topic.error_code for topic in answer.topics if topic.error_code}
-        existing = described(answer, None).topics
+        refused = {topic.name: topic.error_code for topic in response.topics if topic.error_code}
+        existing = described(response, None).topics
         for partition in partitions:
             topic = existing.get(partition.topic)
             found = None if topic is None else topic.partitions.get(partition.partition)
@@ -138,15 +138,15 @@ class LeaderQuestions:
         try:
             response = await self._cluster.ask_broker(node, request, limit_ms, question.purpose)
         except (RetriableError, BrokerError) as error:
-            answers = {}
+            responses = {}
             unanswered: Exception = error
         else:
-            answers = {answer.partition: answer for answer in question.answers(response)}
+            responses = {each.partition: each for each in question.responses(response)}
             unanswered = UnreachableError(f"broker {node} responded without the partition")
         for partition in epochs:
-            answer = answers.get(partition)
-            if answer is not None and not answer.code:
-                inquiry.answer(partition, answer.value)
+            found = responses.get(partition)
+            if found is not None and not found.code:
+                inquiry.complete(partition, found.value)
                 continue
             self._leaders.pop(partition, None)
-            inquiry.fail(partition, unanswered if answer is None else broker_error(answer.code), limit_ms)
+            inquiry.fail(partition, unanswered if found is None else broker_error(found.code), limit_ms)

@@ -24,9 +24,9 @@ MOVED = UNKNOWN_THERE | {code for code in ErrorCode if code.kind is Kind.MOVED}
 
 
 class LeaderTable:
-    """The leaders of partitions that are read or written. Never blocks: advance() handles answers that have arrived.
+    """The leaders of partitions that are read or written. Never blocks: advance() handles responses that have arrived.
 
-    on_done: called on another thread when an answer has arrived.
+    on_done: called on another thread when a response has arrived.
     """
 
     def __init__(self, brokers: Brokers, settings: NetworkSettings, on_done: Callable[[], None]) -> None:
@@ -44,7 +44,7 @@ class LeaderTable:
         self._ask_at = 0  # in ms; 0: the first request is sent immediately
         self._is_wanted = False  # whether there are partitions to look up
         #: Number of answered requests.
-        self.answers = 0
+        self.responses = 0
         #: Why the last request failed; None after a success.
         self.failure: str | None = None
 
@@ -87,12 +87,12 @@ class LeaderTable:
         return None
 
     def advance(self, partitions: Collection[TopicPartition], now_ms: int) -> bool:
-        """Handle an answer that has arrived and send the next request if due; return whether there was an answer."""
+        """Handle a response that has arrived and send the next request if due; return whether there was a response."""
         answered = False
         self._is_wanted = bool(partitions)
         if self._asked is not None and self._asked.done():
-            answer, self._asked = self._asked, None
-            answered = self._take(answer, partitions, now_ms)
+            response, self._asked = self._asked, None
+            answered = self._take(response, partitions, now_ms)
         if self._asked is None and now_ms >= self._ask_at and partitions:
             self._ask_at = now_ms + self._settings.metadata_max_age_ms
             self._topics = _topics(partitions)
@@ -103,15 +103,15 @@ class LeaderTable:
         """Return when advance() is due, in ms; None while a request is in flight or without partitions."""
         return self._ask_at if self._is_wanted and self._asked is None else None
 
-    def _take(self, answer: Future[Leaders], partitions: Collection[TopicPartition], now_ms: int) -> bool:
-        error = answer.exception()
+    def _take(self, response: Future[Leaders], partitions: Collection[TopicPartition], now_ms: int) -> bool:
+        error = response.exception()
         if error is not None:
             self.failure = str(error) or type(error).__name__
             self.refresh(now_ms)
             return False
         self.failure = None
-        self.answers += 1
-        leaders = answer.result()
+        self.responses += 1
+        leaders = response.result()
         self._leaders, self._errors = dict(leaders.by_partition), dict(leaders.errors)
         self._ids = dict(leaders.ids)
         # A topic that was not requested yet is neither among the leaders nor among the errors.

@@ -7,12 +7,13 @@ import socket
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
-from ..connection.broker_link import Answer, Api, BrokerLink, LinkState
+from ..connection.broker_link import BrokerLink, LinkApi, R
+from ..connection.connection import ConnectionState
 from ..log_context import PrefixedLogger
 from ..network_settings import NetworkSettings
 from ..retry_log import RetryLog
@@ -20,20 +21,18 @@ from ..throttle import Health, Throttle
 from .brokers import Brokers
 from .leader_table import LeaderTable
 
-A = TypeVar("A", bound=Answer)
-
 
 @dataclass(frozen=True, slots=True)
-class Answered(Generic[A]):
-    """A completed request. asked: as passed to send(). answer: None if the connection was lost or timed out."""
+class Completed(Generic[R]):
+    """A completed request. asked: as passed to send(). response: None if the connection was lost or timed out."""
 
     node: int
     asked: Any
-    answer: A | None
+    response: R | None
 
 
 @dataclass(eq=False)
-class NetworkClient(Generic[A]):
+class NetworkClient(Generic[R]):
     """Links to brokers, created on demand, and one place to wait for all of them.
 
     Not thread-safe; owns brokers. on_failure: called once per failure with what failed and why.
@@ -41,7 +40,7 @@ class NetworkClient(Generic[A]):
 
     brokers: Brokers
     settings: NetworkSettings
-    api: Api[A]
+    api: LinkApi[R]
     on_failure: Callable[[str, str], None]
     log: PrefixedLogger
 
@@ -52,7 +51,7 @@ class NetworkClient(Generic[A]):
             end.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
         self.leaders = LeaderTable(self.brokers, self.settings, self.wake)
-        self._links: dict[int, BrokerLink[A]] = {}
+        self._links: dict[int, BrokerLink[R]] = {}
         #: Everything that the client repeats.
         self.retries = RetryLog(self.log)
         self.throttle = Throttle(self.retries, self.settings.client_id)
@@ -69,7 +68,7 @@ class NetworkClient(Generic[A]):
         except BlockingIOError:  # the socket is full: the waiting thread will wake up anyway
             return
 
-    def link(self, node: int) -> BrokerLink[A]:
+    def link(self, node: int) -> BrokerLink[R]:
         """Return the link to a broker."""
         found = self._links.get(node)
         if found is None:
@@ -77,7 +76,7 @@ class NetworkClient(Generic[A]):
             self._links[node] = found
         return found
 
-    def advance(self, partitions: Collection[TopicPartition], now_ms: int) -> list[Answered[A]]:
+    def advance(self, partitions: Collection[TopicPartition], now_ms: int) -> list[Completed[R]]:
         """Handle arrived responses, and look up these partitions' leaders when due. Returns the completed requests.
 
         Raises StreamsError if the brokers cannot be used any more, or one supports no version of the requests.
@@ -86,26 +85,26 @@ class NetworkClient(Generic[A]):
             raise StreamsError(f"The client's IO thread has failed: {self.brokers.failure!r}")
         if self.leaders.advance(partitions, now_ms):
             self.has_changed = True
-        over: list[Answered[A]] = []
+        over: list[Completed[R]] = []
         for node, link in self._links.items():
             over += self._advance_link(node, link, now_ms)
         self._note("The leaders of partitions cannot be looked up", None, self.leaders.failure, now_ms)
         return over
 
-    def _advance_link(self, node: int, link: BrokerLink[A], now_ms: int) -> Iterable[Answered[A]]:
-        over: list[Answered[A]] = []
-        before = LinkState.WAITING if link.unanswered else link.state  # lost while sending
+    def _advance_link(self, node: int, link: BrokerLink[R], now_ms: int) -> Iterable[Completed[R]]:
+        over: list[Completed[R]] = []
+        before = ConnectionState.ACTIVE if link.unanswered else link.state  # lost while sending
         while (found := link.advance(now_ms)) is not None:
-            over.append(Answered(node, *found))
-            self.throttle.note(node, self.api.name, found[1].throttle_ms, now_ms)
+            over.append(Completed(node, *found))
+            self.throttle.note(node, self.api.name, found[1].throttle_time_ms, now_ms)
             self.has_changed = True
-            if link.state is not LinkState.WAITING:
+            if link.state is not ConnectionState.ACTIVE:
                 break
-        over += [Answered(node, asked, None) for asked in link.unanswered]
+        over += [Completed(node, asked, None) for asked in link.unanswered]
         link.unanswered.clear()
         if link.state is not before:
             self.has_changed = True
-            if link.state is LinkState.CLOSED:
+            if link.state is ConnectionState.CLOSED:
                 self.lost_nodes.add(node)
                 self.leaders.refresh(now_ms)  # it may no longer lead its partitions
         self._note(f"Broker {node} cannot be {self.api.verb}", node, link.failure, now_ms)

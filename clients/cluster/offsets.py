@@ -12,7 +12,7 @@ from ..protocol.admin_messages import DELETE_RECORDS
 from ..protocol.by_topic import by_topic, each_partition
 from ..protocol.messages import LIST_OFFSETS
 from ..protocol.schema import Request
-from .leader_questions import Answer, LeaderQuestion
+from .leader_questions import LeaderQuestion, LeaderResponse
 from .retrying import TRY_MS
 
 #: Special timestamps for the first record and for the end (the high watermark, or the last stable offset).
@@ -29,30 +29,30 @@ def offsets_at(timestamps: Mapping[TopicPartition, int], committed_only: bool) -
     committed_only: LATEST is the last stable offset, before all open transactions (``read_committed``).
     """
 
-    def answers(response: SimpleNamespace) -> Iterator[Answer]:
+    def responses(response: SimpleNamespace) -> Iterator[LeaderResponse]:
         for partition, each in each_partition(response.topics):
             code = each.error_code
             if not code and each.offset < 0 and timestamps[partition] < 0:
                 code = ErrorCode.OFFSET_NOT_AVAILABLE  # as an end offset it would make an empty store look restored
-            yield Answer(partition, code, each.offset)
+            yield LeaderResponse(partition, code, each.offset)
 
-    return _list_offsets(timestamps, committed_only, answers)
+    return _list_offsets(timestamps, committed_only, responses)
 
 
 def newest_timestamps(partitions: Collection[TopicPartition], committed_only: bool) -> LeaderQuestion:
     """Return the request for the highest timestamps (ms) of partitions, -1 for one without records."""
 
-    def answers(response: SimpleNamespace) -> Iterator[Answer]:
+    def responses(response: SimpleNamespace) -> Iterator[LeaderResponse]:
         for partition, each in each_partition(response.topics):
-            yield Answer(partition, each.error_code, each.timestamp)
+            yield LeaderResponse(partition, each.error_code, each.timestamp)
 
-    return _list_offsets(dict.fromkeys(partitions, NEWEST), committed_only, answers)
+    return _list_offsets(dict.fromkeys(partitions, NEWEST), committed_only, responses)
 
 
 def _list_offsets(
     timestamps: Mapping[TopicPartition, int],
     committed_only: bool,
-    answers: Callable[[SimpleNamespace], Iterable[Answer]],
+    responses: Callable[[SimpleNamespace], Iterable[LeaderResponse]],
 ) -> LeaderQuestion:
     def request(epochs: Mapping[TopicPartition, int]) -> Request:
         topics = by_topic(
@@ -61,7 +61,7 @@ def _list_offsets(
         )
         return LIST_OFFSETS(isolation_level=int(committed_only), topics=topics, timeout_ms=TRY_MS)
 
-    return LeaderQuestion(LIST_OFFSETS.name, request, answers)
+    return LeaderQuestion(LIST_OFFSETS.name, request, responses)
 
 
 def deletions(before: Mapping[TopicPartition, int], purpose: str) -> LeaderQuestion:
@@ -71,8 +71,8 @@ def deletions(before: Mapping[TopicPartition, int], purpose: str) -> LeaderQuest
         topics = by_topic((p, {"partition_index": p.partition, "offset": before[p]}) for p in sorted(epochs))
         return DELETE_RECORDS(topics=topics, timeout_ms=TRY_MS // 2)
 
-    def answers(response: SimpleNamespace) -> Iterator[Answer]:
+    def responses(response: SimpleNamespace) -> Iterator[LeaderResponse]:
         for partition, each in each_partition(response.topics):
-            yield Answer(partition, each.error_code, each.low_watermark)
+            yield LeaderResponse(partition, each.error_code, each.low_watermark)
 
-    return LeaderQuestion(DELETE_RECORDS.name, request, answers, purpose)
+    return LeaderQuestion(DELETE_RECORDS.name, request, responses, purpose)

@@ -43,22 +43,22 @@ class ClusterDescription:
         return {name: len(topic.partitions) for name, topic in self.topics.items()}
 
 
-def described(answer: SimpleNamespace, asked: Collection[str] | None) -> ClusterDescription:
+def described(response: SimpleNamespace, asked: Collection[str] | None) -> ClusterDescription:
     """Return the description in a response of Cluster.metadata. asked: the requested topics, None for all.
 
     Raises BrokerError if access to a requested topic is denied, or if it is not ready yet.
     """
     topics = {}
-    for topic in answer.topics:
+    for topic in response.topics:
         code = ErrorCode(topic.error_code)
         if not code:
             partitions = {each.partition_index: _partition(each) for each in topic.partitions}
             topics[topic.name] = TopicDescription(topic.topic_id, dict(sorted(partitions.items())))
         elif asked is not None and code.kind is not Kind.MISSING:
             raise broker_error(code, f"topic {topic.name}")
-    return ClusterDescription(topics, {broker.node_id: broker.rack for broker in answer.brokers})
+    return ClusterDescription(topics, {broker.node_id: broker.rack for broker in response.brokers})
 
 
-def _partition(answer: SimpleNamespace) -> PartitionDescription:
-    leader = Leader(answer.leader_id, answer.leader_epoch)
-    return PartitionDescription(leader, tuple(answer.replica_nodes), tuple(answer.isr_nodes))
+def _partition(response: SimpleNamespace) -> PartitionDescription:
+    leader = Leader(response.leader_id, response.leader_epoch)
+    return PartitionDescription(leader, tuple(response.replica_nodes), tuple(response.isr_nodes))

@@ -87,8 +87,8 @@ class BrokerSocket:
         self._received = 0
 
     def _complete(self) -> bytearray | None:
-        answer, self._answer = self._answer, None
-        return answer
+        response, self._answer = self._answer, None
+        return response
 
     def _note_received(self, received: int) -> None:
         if not received:

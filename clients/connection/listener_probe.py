@@ -40,10 +40,10 @@ def _speaks_plainly(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), PROBE_SECONDS) as plain:
             plain.sendall(_API_VERSIONS)
-            answer = plain.recv(8, socket.MSG_WAITALL)
+            response = plain.recv(8, socket.MSG_WAITALL)
     except OSError:
         return False
-    return len(answer) == 8 and answer[4:] == _API_VERSIONS[8:12]
+    return len(response) == 8 and response[4:] == _API_VERSIONS[8:12]
 
 
 def _speaks_tls(host: str, port: int) -> bool:

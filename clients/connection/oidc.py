@@ -61,13 +61,13 @@ class OidcTokens:
         context = ssl.create_default_context(cafile=self._ca_file)  # the file may have been renewed
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS, context=context) as response:
-                answer = json.load(response)
+                response = json.load(response)
         except urllib.error.HTTPError as error:
             with error:
                 detail = error.read(500).decode(errors="replace")
             raise OSError(f"{self._url} answered {error.code} {error.reason}: {detail}") from error
-        if not isinstance(answer, dict) or not isinstance(answer.get("access_token"), str):
+        if not isinstance(response, dict) or not isinstance(response.get("access_token"), str):
             raise ValueError(f"{self._url} answered without an access_token")
-        now, lifetime = time.time(), float(answer.get("expires_in") or DEFAULT_LIFETIME_SECONDS)
-        self._token = answer["access_token"]
+        now, lifetime = time.time(), float(response.get("expires_in") or DEFAULT_LIFETIME_SECONDS)
+        self._token = response["access_token"]
         self._expires, self._renew_at = now + lifetime, now + lifetime * RENEWAL

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from ..errors import BrokerError, ErrorCode, TlsError, UnreachableError, raise_for_code
 from ..network_settings import NetworkSettings
+from ..protocol.api import Api, correlation_id
 from ..protocol.messages import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, api_versions
-from ..protocol.schema import Api, Request
+from ..protocol.schema import Request
 from .broker_socket import BrokerSocket
 from .sasl import Exchange
 from .waiting import first_result, in_thread, wait_for_socket
@@ -52,7 +53,7 @@ class Opened:
     features: Mapping[str, int] = field(default_factory=dict)
     session_ms: int | None = None
 
-    def version_of(self, api: Api, version_max: int | None = None) -> int:
+    def version_of(self, api: Api[Any], version_max: int | None = None) -> int:
         """Return the highest version of an API that both sides support. Raises BrokerError if there is none."""
         least, most = self.versions.get(api.key, (0, -1))
         highest = api.highest if version_max is None else min(api.highest, version_max)
@@ -69,7 +70,7 @@ async def open_connection(host: str, port: int, settings: NetworkSettings) -> Op
 
     Raises UnreachableError if none answers, BrokerError if authentication fails.
     """
-    answered = await _first_answer(host, port, await _addresses(host, port, settings), settings)
+    answered = await _first_response(host, port, await _addresses(host, port, settings), settings)
     try:
         return await authenticate(answered, settings)
     except BaseException:
@@ -104,7 +105,7 @@ async def _addresses(host: str, port: int, settings: NetworkSettings) -> list[_R
     return [resolved for turn in turns for resolved in turn if resolved is not None]
 
 
-async def _first_answer(host: str, port: int, addresses: list[_Resolved], settings: NetworkSettings) -> Opened:
+async def _first_response(host: str, port: int, addresses: list[_Resolved], settings: NetworkSettings) -> Opened:
     """Return a connection that has answered ApiVersions; a host that accepts connections may still be silent."""
     reasons: dict[_Resolved, UnreachableError | BrokerError] = {}
 
@@ -219,7 +220,7 @@ class _Conversation:
 
     def __init__(self, ready: socket.socket, settings: NetworkSettings) -> None:
         self._raw = ready
-        self._socket = BrokerSocket(ready, settings.max_answer_bytes)
+        self._socket = BrokerSocket(ready, settings.max_response_bytes)
         self._client_id = settings.client_id
         self._correlation_id = 0
 
@@ -230,16 +231,17 @@ class _Conversation:
         while self._socket.has_unsent:
             await wait_for_socket(self._raw, writable=True)
             self._socket.flush()
-        while (answer := self._socket.receive()) is None:
+        while (response := self._socket.receive()) is None:
             await wait_for_socket(self._raw, writable=False)
-        return answer
+        return response
 
     async def ask(self, request: Request, version: int) -> SimpleNamespace:
         """Send a request and return the decoded response. Raises OSError, ValueError."""
-        number, answer = request.api.decode_response(await self.exchange(request, version), version)
+        data = await self.exchange(request, version)
+        number = correlation_id(data)
         if number != self._correlation_id:
             raise ConnectionError(f"response {number} to request {self._correlation_id}")
-        return answer
+        return request.api.decode(data, version)
 
 
 async def _with_versions(conversation: _Conversation, opened: Opened) -> Opened:
@@ -247,16 +249,16 @@ async def _with_versions(conversation: _Conversation, opened: Opened) -> Opened:
     while True:
         data = await conversation.exchange(api_versions(), version)
         if int.from_bytes(data[4:6], "big", signed=True) == ErrorCode.UNSUPPORTED_VERSION and version:
-            _, answer = API_VERSIONS.decode_response(data, 0)  # lists the versions that the broker supports (KIP-511)
-            known = {each.api_key: each.max_version for each in answer.api_keys}
+            response = API_VERSIONS.decode(data, 0)  # lists the versions that the broker supports (KIP-511)
+            known = {each.api_key: each.max_version for each in response.api_keys}
             version = min(known.get(API_VERSIONS.key, 0), version - 1)
             continue
-        _, answer = API_VERSIONS.decode_response(data, version)
-        raise_for_code(answer.error_code)
+        response = API_VERSIONS.decode(data, version)
+        raise_for_code(response.error_code)
         return replace(
             opened,
-            versions={each.api_key: (each.min_version, each.max_version) for each in answer.api_keys},
-            features={each.name: each.max_version_level for each in answer.finalized_features},
+            versions={each.api_key: (each.min_version, each.max_version) for each in response.api_keys},
+            features={each.name: each.max_version_level for each in response.finalized_features},
         )
 
 
@@ -278,16 +280,16 @@ async def _authenticate(conversation: _Conversation, opened: Opened, settings: N
     said = await in_thread(_next, exchange, None)
     session_ms = 0
     while said is not _END:
-        answer = await conversation.ask(SASL_AUTHENTICATE(auth_bytes=said), version)
-        raise_for_code(answer.error_code, answer.error_message)
-        session_ms = answer.session_lifetime_ms
-        said = await in_thread(_next, exchange, answer.auth_bytes)
+        response = await conversation.ask(SASL_AUTHENTICATE(auth_bytes=said), version)
+        raise_for_code(response.error_code, response.error_message)
+        session_ms = response.session_lifetime_ms
+        said = await in_thread(_next, exchange, response.auth_bytes)
     return replace(opened, session_ms=session_ms or None)
 
 
-def _next(exchange: Exchange, answer: bytes | None) -> Any:
+def _next(exchange: Exchange, response: bytes | None) -> Any:
     """Return the client's next message, _END after the last one."""
     try:
-        return next(exchange) if answer is None else exchange.send(answer)
+        return next(exchange) if response is None else exchange.send(response)
     except StopIteration:
         return _END

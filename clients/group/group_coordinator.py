@@ -23,7 +23,7 @@ from ..errors import (
 )
 from ..log_context import PrefixedLogger
 from ..network_settings import NetworkSettings
-from ..protocol.schema import Api, Request
+from ..protocol.schema import Request, SchemaApi
 from ..retry_log import RetryLog
 from .requests import GroupMemberConfig
 
@@ -62,7 +62,7 @@ class GroupCoordinator:
         """Send over the first connection, return the response; raises UnreachableError or BrokerUnavailableError."""
         return await self._use(lambda address: self.connection.send(address, request, timeout_ms, _MEMBERSHIP))
 
-    async def version(self, api: Api) -> int:
+    async def version(self, api: SchemaApi) -> int:
         """Return the request version of the first connection; raises as ``membership`` does."""
         return await self._use(lambda address: self.connection.version(address, api, _MEMBERSHIP))
 

@@ -85,7 +85,7 @@ class ProtocolMember:
                 events.append(event)
             if isinstance(event, Assigned | Lost | Fatal):
                 self.join_pending = False
-                self._questions.clear()  # other members may have committed since: pending answers are outdated
+                self._questions.clear()  # other members may have committed since: pending responses are outdated
             self._losses_seen += isinstance(event, Lost)
             self._dead |= isinstance(event, Fatal)
         return events or self._io_thread_death()
@@ -152,8 +152,8 @@ class ProtocolMember:
         except StreamsError:
             del self._questions[wanted]
             raise
-        # Also drop other requests for these partitions: their answers would be older than the tasks that run now.
-        self._questions = {asked: answer for asked, answer in self._questions.items() if asked.isdisjoint(wanted)}
+        # Also drop other requests for these partitions: their responses would be older than the tasks that run now.
+        self._questions = {asked: response for asked, response in self._questions.items() if asked.isdisjoint(wanted)}
         return found
 
     def _wait(self, future: Future[T]) -> T:

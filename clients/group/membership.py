@@ -176,8 +176,8 @@ class GroupMembership(Protocol):
         """Return the group's committed offset of each partition, None if there is none.
 
         Blocks for a short time only, then raises BrokerUnavailableError; the next call with the same partitions returns
-        the answer if it has arrived meanwhile. Pending transactional offsets delay the answer until their transaction
-        ends (KIP-447). Raises StreamsError if the broker rejects the request.
+        the response if it has arrived meanwhile. Pending transactional offsets delay it until their transaction ends
+        (KIP-447). Raises StreamsError if the broker rejects the request.
         """
 
     @property

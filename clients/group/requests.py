@@ -169,10 +169,10 @@ def offset_fetch(config: GroupMemberConfig, partitions: Collection[TopicPartitio
 
 def fetched_offsets(response: SimpleNamespace) -> tuple[int, dict[TopicPartition, OffsetAndMetadata | None]]:
     """Return the first error code of an OffsetFetch response, 0 without one, and the offsets."""
-    answer = response.groups[0] if response.groups else response
-    code = answer.error_code
+    group = response.groups[0] if response.groups else response
+    code = group.error_code
     offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
-    for partition, found in each_partition(answer.topics):
+    for partition, found in each_partition(group.topics):
         code = code or found.error_code
         # librdkafka sends its transactional metadata with the C string's terminating NUL
         metadata = (found.metadata or "").rstrip("\0")

@@ -30,7 +30,7 @@ class Standstill:
         self._session_ms = session_ms
         self._log = log
         self._last_beat_ms = clock.monotonic_ms()
-        #: When the last request was sent that was confirmed; None: no answer is expected.
+        #: When the last request was sent that was confirmed; None: no response is expected.
         self._confirmed_ms: int | None = None
         self._since_ms: int | None = None
 

@@ -1,8 +1,8 @@
-"""The streams group protocol (KIP-1071) without I/O: the contents of heartbeats, and the handling of answers.
+"""The streams group protocol (KIP-1071) without I/O: the contents of heartbeats, and the handling of responses.
 
 The broker assigns the tasks. The stream thread sees the same events as with the classic protocol:
 
-- join() -> a heartbeat with the tasks that the thread owns -> its answer -> TasksAssigned.
+- join() -> a heartbeat with the tasks that the thread owns -> its response -> TasksAssigned.
 - The broker changes the assignment -> Rebalance; the thread commits and calls join(), which results in TasksAssigned.
 - The thread has closed revoked tasks -> join(): only then may the broker assign them to other members.
 
@@ -27,8 +27,8 @@ from .streams_refusals import ends_membership, patience_ms, refusal_error
 from .streams_values import (
     JOIN_GROUP_MEMBER_EPOCH,
     NOT_READY,
-    Answer,
     Heartbeat,
+    HeartbeatResponse,
     HostPartitions,
     Report,
     Status,
@@ -104,7 +104,7 @@ class StreamsMembership:
     # The stream thread
 
     def join(self, report: Report, losses_seen: int) -> None:
-        """Store the thread's report; the answer to the next heartbeat results in TasksAssigned.
+        """Store the thread's report; the response to the next heartbeat results in TasksAssigned.
 
         losses_seen: number of Lost events the thread had seen. A report from before the last one contains tasks that
         other members may own by now, so it is dropped; the thread gets Lost from its next poll and rejoins.
@@ -154,45 +154,45 @@ class StreamsMembership:
         """Make the next heartbeat due now."""
         self._next_ms = 0
 
-    def on_no_answer(self, heartbeat: Heartbeat) -> None:
-        """Handle a heartbeat without an answer: resend everything immediately, as it may not have arrived."""
+    def on_no_response(self, heartbeat: Heartbeat) -> None:
+        """Handle a heartbeat without a response: resend everything immediately, as it may not have arrived."""
         if self._outdated(heartbeat):
             return
         self._acknowledged = None
         self.offsets.resend()
         self.hurry()
 
-    def on_answer(self, heartbeat: Heartbeat, answer: Answer, now_ms: int) -> list[StreamsEvent]:
-        """Handle an answer; return the events for the stream thread."""
+    def on_response(self, heartbeat: Heartbeat, response: HeartbeatResponse, now_ms: int) -> list[StreamsEvent]:
+        """Handle a response; return the events for the stream thread."""
         if self._outdated(heartbeat):
             return []
         hosts, shutdown = self._hosts, self._statuses.shutdown_application
-        self._take(heartbeat, answer)
+        self._take(heartbeat, response)
         unknown = sorted({task.subtopology for tasks in self._target for task in tasks} - self._subtopologies)
         if unknown:
             return self.fail(self._unknown_subtopologies(unknown))
-        error = self._statuses.update(answer.statuses, now_ms, answer.heartbeat_interval_ms)
+        error = self._statuses.update(response.statuses, now_ms, response.heartbeat_interval_ms)
         if error is not None:
             return self.fail(error)
         return self._events(news=self._hosts != hosts or self._statuses.shutdown_application > shutdown)
 
-    def _take(self, heartbeat: Heartbeat, answer: Answer) -> None:
+    def _take(self, heartbeat: Heartbeat, response: HeartbeatResponse) -> None:
         self.has_been_member = True
-        self._epoch = answer.epoch
-        self.identity = Identity(answer.epoch, self.member_id)
+        self._epoch = response.epoch
+        self.identity = Identity(response.epoch, self.member_id)
         self._refused_since_ms = None
-        self._next_ms += answer.heartbeat_interval_ms - self._heartbeat_interval_ms
-        self._heartbeat_interval_ms = answer.heartbeat_interval_ms
-        self._endpoint_epoch = answer.endpoint_epoch
-        self.offsets.configure(answer.task_offset_interval_ms, answer.acceptable_recovery_lag)
+        self._next_ms += response.heartbeat_interval_ms - self._heartbeat_interval_ms
+        self._heartbeat_interval_ms = response.heartbeat_interval_ms
+        self._endpoint_epoch = response.endpoint_epoch
+        self.offsets.configure(response.task_offset_interval_ms, response.acceptable_recovery_lag)
         if heartbeat.joining is not None:
             self.offsets.resend()  # Kafka 4.4 ignores offsets in the heartbeat that creates a group
         if heartbeat.owned is not None:
             self._acknowledged = heartbeat.owned
-        if answer.hosts is not None:
-            self._hosts = answer.hosts
-        if answer.tasks is not None:
-            self._target = answer.tasks
+        if response.hosts is not None:
+            self._hosts = response.hosts
+        if response.tasks is not None:
+            self._target = response.tasks
             # It may have revoked tasks that the thread never received; it waits for a report nevertheless.
             self._acknowledged = None
 
@@ -282,7 +282,7 @@ class GroupStatuses:
         self._missing_since_ms: int | None = None
 
     def update(self, statuses: Mapping[int, str], now_ms: int, heartbeat_interval_ms: int) -> StreamsError | None:
-        """Store the statuses of an answer; return the error if the member must end, else None."""
+        """Store the statuses of a response; return the error if the member must end, else None."""
         self._log_changes(statuses)
         self.ready = NOT_READY.isdisjoint(statuses)
         self.shutdown_application = Status.SHUTDOWN_APPLICATION in statuses

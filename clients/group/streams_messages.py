@@ -21,10 +21,10 @@ from .requests import GroupMemberConfig
 from .streams_values import (
     LEAVE_GROUP_MEMBER_EPOCH,
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,
-    Answer,
     DescribedNode,
     DescribedTopology,
     Heartbeat,
+    HeartbeatResponse,
     HostPartitions,
     InternalTopic,
     Partitions,
@@ -189,13 +189,13 @@ def _task_offsets(offsets: Mapping[TaskId, int]) -> list[dict[str, object]]:
     ]
 
 
-# Answers
+# Responses
 
 
-def answer(response: SimpleNamespace) -> Answer:
-    """Return the answer in a response without an error; raises StreamsError for invalid sub-topologies."""
+def heartbeat_response(response: SimpleNamespace) -> HeartbeatResponse:
+    """Return the values of a response without an error; raises StreamsError for invalid sub-topologies."""
     statuses = {status.status_code: status.status_detail for status in response.status or ()}
-    return Answer(
+    return HeartbeatResponse(
         response.member_epoch,
         response.heartbeat_interval_ms,
         response.task_offset_interval_ms,

@@ -1,7 +1,7 @@
 """The streams group protocol (KIP-1071) on the IO thread.
 
-streams_membership.py decides on the contents of heartbeats and handles the answers; this module does the I/O.
-Heartbeats are sent one at a time, because each depends on the answer to the last.
+streams_membership.py decides on the contents of heartbeats and handles the responses; this module does the I/O.
+Heartbeats are sent one at a time, because each depends on the response to the last.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .requests import Identity
 from .streams_membership import StreamsEvent, StreamsMembership
 from .streams_refusals import refusal_error, refuses_topology
 from .streams_values import (
-    Answer,
     DescribedTopology,
     Heartbeat,
+    HeartbeatResponse,
     HostPartitions,
     Partitions,
     StreamsTopology,
@@ -65,7 +65,7 @@ class StreamsProtocol(GroupProtocol):
         self._version = 0  # of heartbeats
         self._warned = False
         self._exchanging = False
-        self._missed_answer = False
+        self._missed_response = False
         self._describing = False  # whether a description is on its way
         self._partitions: Mapping[TaskId, Partitions] = {}
         self._user_endpoint = ""
@@ -103,8 +103,8 @@ class StreamsProtocol(GroupProtocol):
 
     def _ms_to_sleep(self) -> int:
         due = self._membership.ms_until_heartbeat(self._clock.monotonic_ms())
-        # join() sends a heartbeat that is due earlier. Its answer may set a shorter interval; while it is outstanding,
-        # only the retry backoff is sure to be short enough.
+        # join() sends a heartbeat that is due earlier. Its response may set a shorter interval; until then, only the
+        # retry backoff is sure to be short enough.
         if due is None or self._exchanging:
             return self._network.retry_backoff_ms
         return max(due, self._network.retry_backoff_ms)
@@ -127,11 +127,11 @@ class StreamsProtocol(GroupProtocol):
         sent_ms = self._standstill.beat()
         heartbeat = self._membership.next_heartbeat(sent_ms)
         try:
-            answer = await self._exchange(heartbeat)
+            response = await self._exchange(heartbeat)
         except RetriableError as error:
             self._coordinator.failed(STREAMS_GROUP_HEARTBEAT.name, error)
-            self._missed_answer = True
-            self._membership.on_no_answer(heartbeat)
+            self._missed_response = True
+            self._membership.on_no_response(heartbeat)
             return False
         except _RefusedError as error:
             refusal = await self._explained(error.refusal)
@@ -141,8 +141,8 @@ class StreamsProtocol(GroupProtocol):
             return True
         self._coordinator.succeeded(STREAMS_GROUP_HEARTBEAT.name)
         self._standstill.answered(sent_ms)
-        self._emit_all(self._membership.on_answer(heartbeat, answer, self._clock.monotonic_ms()))
-        if answer.description_required and self._topology.description is not None and not self._describing:
+        self._emit_all(self._membership.on_response(heartbeat, response, self._clock.monotonic_ms()))
+        if response.description_required and self._topology.description is not None and not self._describing:
             self._describing = True
             self._connection.submit(self._describe, self._topology.description)
         return True
@@ -168,20 +168,20 @@ class StreamsProtocol(GroupProtocol):
         finally:
             self._describing = False
 
-    async def _exchange(self, heartbeat: Heartbeat) -> Answer:
+    async def _exchange(self, heartbeat: Heartbeat) -> HeartbeatResponse:
         """Send a heartbeat; raises RetriableError or _RefusedError."""
         member_id = self._membership.member_id
         await self._negotiate()
         request = streams_messages.heartbeat(
             self._config, self._rack_id, self._topology, member_id, heartbeat, self._version
         )
-        answer = streams_messages.answer(await self._ask(request))
-        if self._missed_answer and heartbeat.joining is None and answer.tasks is None:
-            answer = replace(answer, tasks=await self._described_tasks())
-        self._missed_answer = False
-        if answer.tasks is not None:
-            await self._learn_partitions(answer.tasks)
-        return answer
+        response = streams_messages.heartbeat_response(await self._ask(request))
+        if self._missed_response and heartbeat.joining is None and response.tasks is None:
+            response = replace(response, tasks=await self._described_tasks())
+        self._missed_response = False
+        if response.tasks is not None:
+            await self._learn_partitions(response.tasks)
+        return response
 
     async def _negotiate(self) -> None:
         """Determine the coordinator's version; during an upgrade the next coordinator may have another one."""
@@ -213,7 +213,7 @@ class StreamsProtocol(GroupProtocol):
     async def _described_tasks(self) -> Tasks | None:
         """Return the tasks that the coordinator has assigned to this member.
 
-        It sends an assignment only once. A lost answer may have contained tasks, which no member would then process.
+        It sends an assignment only once. A lost response may have contained tasks, which no member would then process.
         """
         members = await self._described_members()
         return next((found.tasks for found in members if found.member_id == self._membership.member_id), None)
@@ -244,7 +244,7 @@ class StreamsProtocol(GroupProtocol):
         ]
 
     async def hear_now(self) -> None:
-        """Send a heartbeat now, and as many as the answers demand."""
+        """Send a heartbeat now, and as many as the responses demand."""
         self._membership.hurry()
         try:
             await self._heartbeat_if_due()
@@ -286,8 +286,8 @@ class StreamsProtocol(GroupProtocol):
         names = {name for subtopology in wanted.values() for name in subtopology.read_topics}
 
         async def attempt(deadline: float) -> Mapping[TaskId, Partitions]:
-            answer = await self._connection.metadata(names, timeout_ms=try_ms(deadline))
-            counts = dict.fromkeys(names, 0) | described(answer, names).partition_counts
+            response = await self._connection.metadata(names, timeout_ms=try_ms(deadline))
+            counts = dict.fromkeys(names, 0) | described(response, names).partition_counts
             found = {task: reads.input_partitions(task.partition, counts) for task, reads in wanted.items()}
             if not all(counts.values()) or not all(found.values()):  # this broker does not know the topics yet
                 raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -298,7 +298,7 @@ class StreamsProtocol(GroupProtocol):
         self._partitions = {} if asked is None else await self._looked_up(asked)
 
     async def _looked_up(self, asked: Awaitable[T]) -> T:
-        """Wait for a lookup that an answer depends on; raises BrokerUnavailableError after its timeout."""
+        """Wait for a lookup that a response depends on; raises BrokerUnavailableError after its timeout."""
         try:
             return await asked
         except RetriableError as error:

@@ -205,8 +205,8 @@ class TasksGiven(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The coordinator's answer to a heartbeat. Durations in milliseconds.
+class HeartbeatResponse:
+    """The coordinator's response to a heartbeat. Durations in milliseconds.
 
     statuses: the broker's texts by code, which may be unknown to this version of Penstock. tasks: the member's whole
     target assignment, None if unchanged. hosts: None if unchanged since endpoint_epoch. acceptable_recovery_lag: in

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .schema import Api
+from .schema import SchemaApi
 
-CREATE_TOPICS = Api(
+CREATE_TOPICS = SchemaApi(
     "CreateTopics", 19, 2, 7, 5,
     """
 topics: []
@@ -39,7 +39,7 @@ topics: []
 """,
 )  # fmt: skip
 
-DESCRIBE_CONFIGS = Api(
+DESCRIBE_CONFIGS = SchemaApi(
     "DescribeConfigs", 32, 1, 4, 4,
     """
 resources: []
@@ -71,7 +71,7 @@ results: []
 """,
 )  # fmt: skip
 
-INCREMENTAL_ALTER_CONFIGS = Api(
+INCREMENTAL_ALTER_CONFIGS = SchemaApi(
     "IncrementalAlterConfigs", 44, 0, 1, 1,
     """
 resources: []
@@ -93,7 +93,7 @@ responses: []
 """,
 )  # fmt: skip
 
-DELETE_RECORDS = Api(
+DELETE_RECORDS = SchemaApi(
     "DeleteRecords", 21, 0, 2, 2,
     """
 topics: []

@@ -11,9 +11,9 @@ import re
 
 from penstock_distribution import version
 
-from .schema import Api, Request, structure
+from .schema import Request, SchemaApi, structure
 
-API_VERSIONS = Api(
+API_VERSIONS = SchemaApi(
     "ApiVersions", 18, 0, 4, 3,
     """
 client_software_name: string 3+
@@ -49,7 +49,7 @@ def api_versions() -> Request:
     return API_VERSIONS(client_software_name="penstock", client_software_version=own_version)
 
 
-SASL_HANDSHAKE = Api(
+SASL_HANDSHAKE = SchemaApi(
     "SaslHandshake", 17, 1, 1, 99,
     """
 mechanism: string
@@ -60,7 +60,7 @@ mechanisms: [string]
 """,
 )  # fmt: skip
 
-SASL_AUTHENTICATE = Api(
+SASL_AUTHENTICATE = SchemaApi(
     "SaslAuthenticate", 36, 0, 2, 2,
     """
 auth_bytes: bytes
@@ -73,7 +73,7 @@ session_lifetime_ms: int64 1+
 """,
 )  # fmt: skip
 
-METADATA = Api(
+METADATA = SchemaApi(
     "Metadata", 3, 5, 13, 9,
     """
 topics: []?
@@ -111,7 +111,7 @@ error_code: int16 13+
 """,
 )  # fmt: skip
 
-FIND_COORDINATOR = Api(
+FIND_COORDINATOR = SchemaApi(
     "FindCoordinator", 10, 1, 6, 3,
     """
 key: string 0-3
@@ -135,7 +135,7 @@ coordinators: [] 4+
 """,
 )  # fmt: skip
 
-OFFSET_FETCH = Api(
+OFFSET_FETCH = SchemaApi(
     "OffsetFetch", 9, 5, 9, 6,
     """
 group_id: string 0-7
@@ -169,7 +169,7 @@ partitions: []
 """,
 )  # fmt: skip
 
-OFFSET_COMMIT = Api(
+OFFSET_COMMIT = SchemaApi(
     "OffsetCommit", 8, 7, 9, 8,
     """
 group_id: string
@@ -195,7 +195,7 @@ topics: []
 """,
 )  # fmt: skip
 
-JOIN_GROUP = Api(
+JOIN_GROUP = SchemaApi(
     "JoinGroup", 11, 5, 9, 6,
     """
 group_id: string
@@ -225,7 +225,7 @@ members: []
 """,
 )  # fmt: skip
 
-SYNC_GROUP = Api(
+SYNC_GROUP = SchemaApi(
     "SyncGroup", 14, 3, 5, 4,
     """
 group_id: string
@@ -247,7 +247,7 @@ assignment: bytes
 """,
 )  # fmt: skip
 
-HEARTBEAT = Api(
+HEARTBEAT = SchemaApi(
     "Heartbeat", 12, 3, 4, 4,
     """
 group_id: string
@@ -261,7 +261,7 @@ error_code: int16
 """,
 )  # fmt: skip
 
-LEAVE_GROUP = Api(
+LEAVE_GROUP = SchemaApi(
     "LeaveGroup", 13, 3, 5, 4,
     """
 group_id: string
@@ -281,7 +281,7 @@ members: [] 3+
 """,
 )  # fmt: skip
 
-DESCRIBE_GROUPS = Api(
+DESCRIBE_GROUPS = SchemaApi(
     "DescribeGroups", 15, 4, 6, 5,
     """
 groups: [string]
@@ -307,7 +307,7 @@ groups: []
 """,
 )  # fmt: skip
 
-CONSUMER_GROUP_DESCRIBE = Api(
+CONSUMER_GROUP_DESCRIBE = SchemaApi(
     "ConsumerGroupDescribe", 69, 0, 1, 0,
     """
 group_ids: [string]
@@ -344,7 +344,7 @@ topic_partitions: []
 """,
 )  # fmt: skip
 
-LIST_OFFSETS = Api(
+LIST_OFFSETS = SchemaApi(
     "ListOffsets", 2, 4, 10, 6,
     """
 replica_id: int32 = -1
@@ -370,7 +370,7 @@ topics: []
 """,
 )  # fmt: skip
 
-INIT_PRODUCER_ID = Api(
+INIT_PRODUCER_ID = SchemaApi(
     "InitProducerId", 22, 1, 5, 2,
     """
 transactional_id: string?
@@ -386,7 +386,7 @@ producer_epoch: int16 = -1
 """,
 )  # fmt: skip
 
-ADD_PARTITIONS_TO_TXN = Api(  # from version 4 on only brokers send it, not clients (KIP-890)
+ADD_PARTITIONS_TO_TXN = SchemaApi(  # from version 4 on only brokers send it, not clients (KIP-890)
     "AddPartitionsToTxn", 24, 1, 3, 3,
     """
 transactional_id: string
@@ -406,7 +406,7 @@ results_by_topic: []
 """,
 )  # fmt: skip
 
-ADD_OFFSETS_TO_TXN = Api(
+ADD_OFFSETS_TO_TXN = SchemaApi(
     "AddOffsetsToTxn", 25, 1, 4, 3,
     """
 transactional_id: string
@@ -420,7 +420,7 @@ error_code: int16
 """,
 )  # fmt: skip
 
-TXN_OFFSET_COMMIT = Api(
+TXN_OFFSET_COMMIT = SchemaApi(
     "TxnOffsetCommit", 28, 3, 5, 3,
     """
 transactional_id: string
@@ -448,7 +448,7 @@ topics: []
 """,
 )  # fmt: skip
 
-END_TXN = Api(
+END_TXN = SchemaApi(
     "EndTxn", 26, 1, 5, 3,
     """
 transactional_id: string

@@ -63,12 +63,12 @@ class PartitionResponse:
     refused: Mapping[int, str] = field(default_factory=dict)
 
 
-class ProduceAnswer:
+class ProduceResponse:
     """A response. data: its bytes without the length. Raises ValueError if malformed. All versions are parsed alike."""
 
     def __init__(self, data: bytes | bytearray, _version: int = API_VERSION) -> None:
         reader = CompactReader(data)
-        self.correlation_id = reader.number(4)
+        reader.number(4)  # the correlation id
         reader.tags()
         #: The result of each partition's batch.
         self.partitions: dict[TopicPartition, PartitionResponse] = {}
@@ -79,7 +79,7 @@ class ProduceAnswer:
                 self.partitions[partition] = _partition_response(reader)
             reader.tags()
         #: The quota throttle, in ms.
-        self.throttle_ms = reader.number(4)
+        self.throttle_time_ms = reader.number(4)
         reader.tags()
 
 

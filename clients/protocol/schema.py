@@ -21,6 +21,9 @@ from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 
+from typing_extensions import override
+
+from .api import Api
 from .compact import CompactReader, compact_length
 
 _LATEST = 1 << 15
@@ -270,16 +273,12 @@ def _field(line: re.Match[str], inner: Structure | None) -> _Field:
 
 
 @dataclass(frozen=True)
-class Api:
-    """A request type and its response. lowest, highest: the versions that this client supports.
+class SchemaApi(Api[SimpleNamespace]):
+    """A request type and its response by their definitions. flexible: the first version in the compact encoding.
 
-    flexible: the first version in the compact encoding. Call it with fields as keyword arguments to create a request.
+    Call it with fields as keyword arguments to create a request.
     """
 
-    name: str
-    key: int
-    lowest: int
-    highest: int
     flexible: int
     request_text: str = field(repr=False)
     response_text: str = field(repr=False)
@@ -298,13 +297,13 @@ class Api:
         """Return a request. Raises TypeError for names that no version has."""
         return Request(self, body)
 
-    def decode_response(self, data: bytes | bytearray, version: int) -> tuple[int, SimpleNamespace]:
-        """Return a response's correlation id and its body, from its bytes without the length. Raises ValueError."""
+    @override
+    def decode(self, data: bytes | bytearray, version: int) -> SimpleNamespace:
         reader = CompactReader(data)
-        correlation_id = reader.number(4)
+        reader.number(4)  # the correlation id
         if version >= self.flexible and self.key != _API_VERSIONS_KEY:
             reader.tags()
-        return correlation_id, self.response.decode(reader, version, version >= self.flexible)
+        return self.response.decode(reader, version, version >= self.flexible)
 
 
 #: Its response header has no tags in any version: clients read it before they know the broker's versions (KIP-511).
@@ -316,7 +315,7 @@ _HEADER = struct.Struct(">hhi")
 class Request:
     """A request as values. body: fields of all versions by name. version_max: the highest version to send."""
 
-    api: Api
+    api: SchemaApi
     body: Mapping[str, Any]
     version_max: int = _LATEST
 

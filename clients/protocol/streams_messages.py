@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .schema import Api
+from .schema import SchemaApi
 
-STREAMS_GROUP_HEARTBEAT = Api(
+STREAMS_GROUP_HEARTBEAT = SchemaApi(
     "StreamsGroupHeartbeat", 88, 0, 1, 0,
     """
 group_id: string
@@ -87,7 +87,7 @@ partitions: [int32]
 """,
 )  # fmt: skip
 
-STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE = Api(
+STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE = SchemaApi(
     "StreamsGroupTopologyDescriptionUpdate", 93, 0, 0, 0,
     """
 group_id: string
@@ -115,7 +115,7 @@ error_message: string?
 """,
 )  # fmt: skip
 
-STREAMS_GROUP_DESCRIBE = Api(
+STREAMS_GROUP_DESCRIBE = SchemaApi(
     "StreamsGroupDescribe", 89, 0, 0, 0,
     """
 group_ids: [string]

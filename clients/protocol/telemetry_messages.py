@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .schema import Api
+from .schema import SchemaApi
 
-GET_TELEMETRY_SUBSCRIPTIONS = Api(
+GET_TELEMETRY_SUBSCRIPTIONS = SchemaApi(
     "GetTelemetrySubscriptions", 71, 0, 0, 0,
     """
 client_instance_id: uuid
@@ -22,7 +22,7 @@ requested_metrics: [string]
 """,
 )  # fmt: skip
 
-PUSH_TELEMETRY = Api(
+PUSH_TELEMETRY = SchemaApi(
     "PushTelemetry", 72, 0, 0, 0,
     """
 client_instance_id: uuid

@@ -70,4 +70,4 @@ def fetch_settings(settings: Mapping[str, object], **more: Any) -> FetchSettings
     if "receive.message.max.bytes" in settings:
         return made
     # A response may be as large as fetch.max.bytes; librdkafka raises an unset limit likewise.
-    return replace(made, max_answer_bytes=max(made.max_answer_bytes, made.max_bytes + FRAMING_BYTES))
+    return replace(made, max_response_bytes=max(made.max_response_bytes, made.max_bytes + FRAMING_BYTES))

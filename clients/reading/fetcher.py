@@ -17,8 +17,8 @@ from typing_extensions import override
 
 from penstock.kernel.record_batches import (
     CorruptRecordsError,
-    FetchAnswer,
-    PartitionAnswer,
+    FetchResponse,
+    PartitionData,
     RecordBatches,
     UnknownFormatError,
 )
@@ -29,7 +29,8 @@ from ..clock import Clock
 from ..cluster.brokers import Brokers, Leader
 from ..cluster.leader_table import MOVED, UNKNOWN_THERE
 from ..cluster.network_client import NetworkClient
-from ..connection.broker_link import Api, BrokerLink, LinkState
+from ..connection.broker_link import BrokerLink, LinkApi
+from ..connection.connection import ConnectionState
 from ..errors import BrokerError, ErrorCode, UnreachableError
 from ..log_context import PrefixedLogger
 from ..protocol.fetch_request import API_KEY, API_VERSIONS, NAMES_VERSION, Part, PartitionRequest, fetch_request
@@ -70,7 +71,7 @@ class Fetcher(Reader):
         self._settings = settings
         self._clock = ServedClock(clock, self._note_pause)
         self._log = log
-        api = Api(API_KEY, "Fetch", API_VERSIONS, "2.7", "read from", "penstock.fetcher", FetchAnswer)
+        api = LinkApi("Fetch", API_KEY, *API_VERSIONS, FetchResponse, "2.7", "read from", "penstock.fetcher")
         self._network = NetworkClient(brokers, settings, api, self._note, log)
         self._leaders = self._network.leaders
         self._sessions: defaultdict[int, FetchSession] = defaultdict(FetchSession)  # by broker
@@ -184,10 +185,10 @@ class Fetcher(Reader):
         """Handle the responses that have arrived."""
         network = self._network
         for each in network.advance(self._fetches, now):
-            if each.answer is None:
+            if each.response is None:
                 self._sessions[each.node].lost()
             else:
-                self._take_answer(each.node, each.asked, each.answer, now)
+                self._take_response(each.node, each.asked, each.response, now)
         if network.has_changed:
             network.has_changed = False
             self._settle_doubts(now)
@@ -214,7 +215,7 @@ class Fetcher(Reader):
     def _settle_doubts(self, now: int) -> None:
         """Detect by newer metadata whether topics unknown to a broker were recreated under the same name."""
         for fetch in self._fetches.values():
-            if fetch.doubted_at is None or fetch.doubted_at >= self._leaders.answers or fetch.has_failed:
+            if fetch.doubted_at is None or fetch.doubted_at >= self._leaders.responses or fetch.has_failed:
                 continue
             if self._leaders.of(fetch.partition) is None:
                 self._leaders.refresh(now)
@@ -236,7 +237,7 @@ class Fetcher(Reader):
         """Send a request to each broker that is ready and has partitions to fetch."""
         for node, fetches in self._by_node(now).items():
             link = self._network.link(node)
-            if link.state is LinkState.WAITING:
+            if link.state is ConnectionState.ACTIVE:
                 continue
             wanted = [fetch for fetch in fetches if not self._has_enough(fetch)]
             if wanted and link.is_ready(now):
@@ -266,7 +267,7 @@ class Fetcher(Reader):
             fetch.replica = None
         return leader.node if fetch.replica is None else fetch.replica
 
-    def _send(self, link: BrokerLink[FetchAnswer], wanted: list[PartitionFetch], now: int, waits: bool) -> None:
+    def _send(self, link: BrokerLink[FetchResponse], wanted: list[PartitionFetch], now: int, waits: bool) -> None:
         """Request partitions. waits: whether they are all of the broker's fetchable partitions."""
         for fetch in wanted:
             fetch.topic_id = fetch.topic_id or self._leaders.id_of(fetch.partition.topic)
@@ -292,19 +293,19 @@ class Fetcher(Reader):
         topic = fetch.topic_id if by_id and fetch.topic_id is not None else fetch.partition.topic
         return (topic, fetch.partition.partition), PartitionAsked(fetch, request, fetch.replica is not None)
 
-    # Answers
+    # Responses
 
-    def _take_answer(self, node: int, asked: Asked, answer: FetchAnswer, now: int) -> None:
+    def _take_response(self, node: int, asked: Asked, response: FetchResponse, now: int) -> None:
         session = self._sessions[node]
-        if answer.error:
-            if session.lost() and answer.error in _SESSION_ERRORS:
+        if response.error:
+            if session.lost() and response.error in _SESSION_ERRORS:
                 return  # the next request is full, and sent immediately
             for each in asked.values():
-                self._retry(node, each.fetch, answer.error, now)
+                self._retry(node, each.fetch, response.error, now)
             return
-        session.took(answer.session_id)
+        session.took(response.session_id)
         retries = self._network.retries
-        for found in answer.partitions:
+        for found in response.partitions:
             of = asked.get((found.topic, found.partition))
             if of is None or of.is_stale:
                 continue
@@ -315,9 +316,9 @@ class Fetcher(Reader):
             elif found.diverging_offset >= 0:
                 self._take_diverging(node, of, found, now)
             else:
-                self._take_records(of.fetch, found, answer.data, now)
+                self._take_records(of.fetch, found, response.data, now)
 
-    def _take_records(self, fetch: PartitionFetch, found: PartitionAnswer, data: Buffer, now: int) -> None:
+    def _take_records(self, fetch: PartitionFetch, found: PartitionData, data: Buffer, now: int) -> None:
         settings = self._settings
         fetch.high_watermark = found.high_watermark
         if found.preferred_replica >= 0:
@@ -341,7 +342,7 @@ class Fetcher(Reader):
         if batches is not None or event is not None:
             self._buffer.put(Buffered(fetch, batches, event, found.size))
 
-    def _batches(self, fetch: PartitionFetch, found: PartitionAnswer, data: Buffer) -> RecordBatches | None:
+    def _batches(self, fetch: PartitionFetch, found: PartitionData, data: Buffer) -> RecordBatches | None:
         aborted = (found.aborted or []) if self._settings.read_committed else None
         place = data, found.start, found.size
         limits = self._settings.check_crcs, self._settings.max_record_bytes
@@ -353,7 +354,7 @@ class Fetcher(Reader):
             raise unreadable(fetch.partition, error) from error
         return None
 
-    def _take_diverging(self, node: int, of: PartitionAsked, found: PartitionAnswer, now: int) -> None:
+    def _take_diverging(self, node: int, of: PartitionAsked, found: PartitionData, now: int) -> None:
         """Handle a broker whose log diverges from the last epoch that was read (KIP-320)."""
         fetch = of.fetch
         if found.diverging_offset >= fetch.next_offset:  # no record of the epoch is left: a compacted topic
@@ -363,13 +364,13 @@ class Fetcher(Reader):
         else:
             self._fail(fetch, _truncated(fetch, found))
 
-    def _take_error(self, node: int, of: PartitionAsked, found: PartitionAnswer, now: int) -> None:
+    def _take_error(self, node: int, of: PartitionAsked, found: PartitionData, now: int) -> None:
         fetch = of.fetch
         if found.error == ErrorCode.OFFSET_OUT_OF_RANGE and not of.at_replica:
             self._fail(fetch, BrokerError(found.error, f"offset {fetch.next_offset} does not exist on broker {node}"))
         elif found.error in MOVED or found.error in _AGAIN or of.at_replica:
             if found.error in UNKNOWN_THERE:
-                fetch.doubted_at = self._leaders.answers
+                fetch.doubted_at = self._leaders.responses
             if found.leader >= 0:
                 self._leaders.learn(fetch.partition, Leader(found.leader, found.leader_epoch))
             self._retry(node, fetch, found.error, now)
@@ -403,7 +404,7 @@ def _fetching(partition: TopicPartition) -> str:
     return f"Fetch of {partition}"
 
 
-def _truncated(fetch: PartitionFetch, found: PartitionAnswer) -> BrokerError:
+def _truncated(fetch: PartitionFetch, found: PartitionData) -> BrokerError:
     """Return the error of a log truncated below the position read (KIP-320, Kafka: LogTruncationException)."""
     return BrokerError(
         ErrorCode.OFFSET_OUT_OF_RANGE,

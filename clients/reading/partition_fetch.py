@@ -52,7 +52,7 @@ class PartitionFetch:
         self.last_epoch = -1  # of the last record that was fetched
         self.epochs = LeaderEpochs()
         self.topic_id: bytes | None = None  # set at the first request
-        self.doubted_at: int | None = None  # LeaderTable.answers when a broker did not know the topic
+        self.doubted_at: int | None = None  # LeaderTable.responses when a broker did not know the topic
         self.high_watermark: int | None = None
         self.paused = False
         self.is_assigned = True

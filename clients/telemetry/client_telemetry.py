@@ -92,12 +92,12 @@ class ClientTelemetry:
 
     @property
     def client_instance_id(self) -> UUID | None:
-        """The id that a broker has given to this client; None before its first answer."""
+        """The id that a broker has given to this client; None before its first response."""
         return None if self._subscription is None else UUID(bytes=self._subscription.client_instance_id)
 
     @property
-    def answer(self) -> Future[SimpleNamespace] | None:
-        """The answer of a broker that advance() waits for; None if it waits only for its time."""
+    def response(self) -> Future[SimpleNamespace] | None:
+        """The response of a broker that advance() waits for; None if it waits only for its time."""
         return self._asked
 
     def due_in_seconds(self) -> float | None:
@@ -163,11 +163,11 @@ class ClientTelemetry:
         if error is not None:
             self._on_failure(error)
             return
-        answer = asked.result()
-        if answer.error_code:
-            self._on_error(ErrorCode(answer.error_code))
+        response = asked.result()
+        if response.error_code:
+            self._on_error(ErrorCode(response.error_code))
         elif self.state is _S.SUBSCRIPTION_IN_PROGRESS:
-            self._on_subscription(answer)
+            self._on_subscription(response)
         else:
             assert self._subscription is not None
             self._collector.acknowledge()
@@ -200,26 +200,26 @@ class ClientTelemetry:
             why = "the request cannot succeed" if code in _FATAL else "an unexpected error"
             self._log.warning("No metrics are pushed to brokers any more: %s, %s", code.name, why)
 
-    def _on_subscription(self, answer: SimpleNamespace) -> None:
-        interval_ms = answer.push_interval_ms if answer.push_interval_ms > 0 else DEFAULT_PUSH_INTERVAL_MS
+    def _on_subscription(self, response: SimpleNamespace) -> None:
+        interval_ms = response.push_interval_ms if response.push_interval_ms > 0 else DEFAULT_PUSH_INTERVAL_MS
         before = self._subscription
-        if before is not None and before.is_delta != answer.delta_temporality:
+        if before is not None and before.is_delta != response.delta_temporality:
             self._collector.reset()
-        client_instance_id = answer.client_instance_id
+        client_instance_id = response.client_instance_id
         if before is not None and not any(client_instance_id):  # KIP-714: zeros if the client has an id already
             client_instance_id = before.client_instance_id
         self._subscription = TelemetrySubscription(
             client_instance_id,
-            answer.subscription_id,
+            response.subscription_id,
             interval_ms,
-            tuple(answer.accepted_compression_types),
-            answer.delta_temporality,
-            answer.requested_metrics,
-            answer.telemetry_max_bytes,
+            tuple(response.accepted_compression_types),
+            response.delta_temporality,
+            response.requested_metrics,
+            response.telemetry_max_bytes,
         )
         if before is None:
             self._log.info("Client telemetry registered with client instance id: %s", self.client_instance_id)
-        if answer.requested_metrics:
+        if response.requested_metrics:
             self._states.transition_to(_S.PUSH_NEEDED)
             interval_ms = round(interval_ms * self.rng.uniform(*INITIAL_PUSH_JITTER))
         else:
@@ -227,7 +227,7 @@ class ClientTelemetry:
         self._due_ms = self.clock.monotonic_ms() + interval_ms
 
     def begin_close(self, measure: Measure) -> None:
-        """Send the last metrics, if a broker subscribes to any; finish_close() waits for its answer."""
+        """Send the last metrics, if a broker subscribes to any; finish_close() waits for its response."""
         wanted = self._subscription
         if self.state in (_S.PUSH_NEEDED, _S.PUSH_IN_PROGRESS) and wanted is not None and wanted.metrics:
             if self.state is _S.PUSH_IN_PROGRESS:
@@ -239,7 +239,7 @@ class ClientTelemetry:
                 self._asked = self.brokers.ask_any(request)
 
     def finish_close(self, seconds: float) -> None:
-        """Wait for the answer to the last push, for at most this time; then nothing is sent any more."""
+        """Wait for the response to the last push, for at most this time; then nothing is sent any more."""
         if self.state is _S.TERMINATED:
             return
         if self.state is _S.TERMINATING_PUSH_IN_PROGRESS and self._asked is not None:

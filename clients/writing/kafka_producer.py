@@ -141,8 +141,8 @@ class KafkaProducer(Writer):
                 self._sender.advance(now)
             except Exception as failure:  # noqa: BLE001  raised by the next poll, to not unwind the kernel's loops
                 self._failure = failure
-        if self._sender.leaders.answers != self._seen_answers:
-            self._seen_answers = self._sender.leaders.answers
+        if self._sender.leaders.responses != self._seen_answers:
+            self._seen_answers = self._sender.leaders.responses
             self._know_partitions()
 
     def _know_partitions(self) -> None:

@@ -40,15 +40,15 @@ class Identity(Protocol):
         """Why nothing can be written until further notice; None if writing is possible."""
 
     @property
-    def has_answer(self) -> bool:
-        """Whether advance() has an answer to handle."""
+    def has_response(self) -> bool:
+        """Whether advance() has a response to handle."""
 
     @property
     def next_at(self) -> float:
-        """When advance() is due even without an answer, in ms; infinity if it is not."""
+        """When advance() is due even without a response, in ms; infinity if it is not."""
 
     def advance(self, now_ms: int) -> None:
-        """Handle an answer that has arrived, and send the next request."""
+        """Handle a response that has arrived, and send the next request."""
 
     def may_write(self, partition: TopicPartition) -> bool:
         """Return whether batches of a partition may be sent now; if not, start what is necessary."""
@@ -63,7 +63,7 @@ class Identity(Protocol):
 class ProducerIdentity(Identity):
     """A producer id, requested on first use, and its epoch. Never blocks.
 
-    on_done: called on another thread when an answer has arrived.
+    on_done: called on another thread when a response has arrived.
     """
 
     transactional_id = None
@@ -82,7 +82,7 @@ class ProducerIdentity(Identity):
 
     @property
     @override
-    def has_answer(self) -> bool:
+    def has_response(self) -> bool:
         return self._asked is not None and self._asked.done()
 
     @property
@@ -105,11 +105,11 @@ class ProducerIdentity(Identity):
     def note_failed(self, error: ClientError) -> None:
         pass
 
-    def _take(self, answer: Future[ProducerId], now_ms: int) -> None:
+    def _take(self, response: Future[ProducerId], now_ms: int) -> None:
         self._asked = None
-        error: Any = answer.exception()
+        error: Any = response.exception()
         if error is None:
-            self.producer = answer.result()
+            self.producer = response.result()
             self._retries.succeeded(INIT_PRODUCER_ID.name, now_ms)
             return
         self._ask_at = now_ms + self._retry_backoff_ms

@@ -18,11 +18,11 @@ from penstock.topology.records import Message, TopicPartition
 
 from ..cluster.brokers import Brokers, ProducerId
 from ..cluster.leader_table import MOVED
-from ..cluster.network_client import Answered, NetworkClient
-from ..connection.broker_link import Api
+from ..cluster.network_client import Completed, NetworkClient
+from ..connection.broker_link import LinkApi
 from ..errors import ClientError, DeliveryTimeoutError, ErrorCode, Kind, MissingPartitionError, broker_error
 from ..log_context import PrefixedLogger
-from ..protocol.produce_messages import API_KEY, API_VERSION, PartitionResponse, ProduceAnswer, produce_request
+from ..protocol.produce_messages import API_KEY, API_VERSION, PartitionResponse, ProduceResponse, produce_request
 from ..retry_log import RetryLog
 from .partition_queue import PartitionQueue
 from .produce_settings import ProduceSettings
@@ -39,14 +39,15 @@ BEHIND_WAIT_MS, AWAY_WAIT_MS = 1, 10
 #: The longest single wait, in ms. If the process is suspended during a wait, at most this much counts towards
 #: deadlines.
 WAIT_MAX_MS = 1_000
-PRODUCE = Api(
-    API_KEY,
+PRODUCE = LinkApi(
     "Produce",
-    (API_VERSION, API_VERSION),
+    API_KEY,
+    API_VERSION,
+    API_VERSION,
+    ProduceResponse,
     "2.4",
     "written to",
     "penstock.sender",
-    ProduceAnswer,
     REQUESTS_IN_FLIGHT,
 )
 
@@ -56,7 +57,7 @@ _UNCERTAIN = (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.OUT_OF_ORDER_SEQUENCE_NU
 
 #: A record with the methods of a consumed Message, and its source.
 _Sourced = tuple[Message, Source | None]
-#: Creates an identity. Its arguments are a callback that the identity calls on another thread when an answer has
+#: Creates an identity. Its arguments are a callback that the identity calls on another thread when a response has
 #: arrived, and the client's retries.
 MakeIdentity = Callable[[Callable[[], None], RetryLog], Identity]
 
@@ -69,7 +70,7 @@ class Sender:
     ) -> None:
         self._settings = settings
         self._log = log
-        self._network: NetworkClient[ProduceAnswer] = NetworkClient(brokers, settings, PRODUCE, self._note, log)
+        self._network: NetworkClient[ProduceResponse] = NetworkClient(brokers, settings, PRODUCE, self._note, log)
         self._identity = make_identity(self._network.wake, self._network.retries)
         self._retries = self._network.retries
         self.health = self._network.health
@@ -118,7 +119,7 @@ class Sender:
         network = self._network
         for over in network.advance(self._partitions, now_ms):
             self._take(over, now_ms)
-        if network.has_changed or self._identity.has_answer:
+        if network.has_changed or self._identity.has_response:
             network.has_changed = False
             self._send_at = 0
         if now_ms >= min(self._send_at, self._identity.next_at):
@@ -149,7 +150,7 @@ class Sender:
             if leader is None:
                 self.leaders.refresh(now)
                 self._retries.failed(_producing(queue.partition), "it has no leader", now)
-            is_known = leader is not None and self.leaders.answers > queue.moved_after
+            is_known = leader is not None and self.leaders.responses > queue.moved_after
             if now < queue.retry_at_ms:
                 again = min(again, queue.retry_at_ms)
             elif leader is None or not is_known or not self._identity.may_write(queue.partition):
@@ -191,11 +192,11 @@ class Sender:
             link.send(request, sent, 0, now, version)
         return bool(queues)
 
-    # Answers
+    # Responses
 
-    def _take(self, over: Answered[ProduceAnswer], now: int) -> None:
+    def _take(self, over: Completed[ProduceResponse], now: int) -> None:
         lost: dict[TopicPartition, PartitionResponse] = {}
-        responses = lost if over.answer is None else over.answer.partitions
+        responses = lost if over.response is None else over.response.partitions
         for partition, queue in over.asked.items():
             queue.in_flight = False
             is_last_try, queue.is_last_try = queue.is_last_try, False
@@ -218,7 +219,7 @@ class Sender:
             is_short = code == ErrorCode.CONCURRENT_TRANSACTIONS  # the previous one is still being completed
             queue.retry_at_ms = now + (CONCURRENT_BACKOFF_MS if is_short else self._settings.retry_backoff_ms)
             if code in MOVED:
-                queue.moved_after = self.leaders.answers
+                queue.moved_after = self.leaders.responses
                 self.leaders.refresh(now)
             return
         if code == ErrorCode.UNKNOWN_PRODUCER_ID:  # the broker lost the producer's state; it accepts a new epoch from 0

@@ -30,10 +30,10 @@ TRANSACTION_VERSION, NEW_PROTOCOL_LEVEL = "transaction.version", 2
 Codes = Mapping[TopicPartition, int]
 
 
-def transaction_level(answer: SimpleNamespace) -> int:
+def transaction_level(response: SimpleNamespace) -> int:
     """Return the finalized level of transaction.version, 0 without one."""
-    levels = {feature.name: feature.max_version_level for feature in answer.finalized_features}
-    return int(levels.get(TRANSACTION_VERSION, 0)) if answer.finalized_features_epoch >= 0 else 0
+    levels = {feature.name: feature.max_version_level for feature in response.finalized_features}
+    return int(levels.get(TRANSACTION_VERSION, 0)) if response.finalized_features_epoch >= 0 else 0
 
 
 def init_producer_id(transactional_id: str, timeout_ms: int, producer: ProducerId) -> Request:
@@ -47,11 +47,11 @@ def add_partitions(transactional_id: str, producer: ProducerId, partitions: Coll
     return ADD_PARTITIONS_TO_TXN(topics=topics, **_who(transactional_id, producer))
 
 
-def added_partitions(answer: SimpleNamespace) -> Codes:
-    """Return the error codes of an answer to add_partitions."""
+def added_partitions(response: SimpleNamespace) -> Codes:
+    """Return the error codes of a response to add_partitions."""
     return {
         TopicPartition(topic.name, partition.partition_index): partition.partition_error_code
-        for topic in answer.results_by_topic
+        for topic in response.results_by_topic
         for partition in topic.results_by_partition
     }
 
@@ -80,9 +80,9 @@ def txn_offset_commit(
     return request if is_new else replace(request, version_max=_OLD_TXN_OFFSET_COMMIT)
 
 
-def committed_offsets(answer: SimpleNamespace) -> Codes:
-    """Return the error codes of an answer to txn_offset_commit."""
-    return {partition: found.error_code for partition, found in each_partition(answer.topics)}
+def committed_offsets(response: SimpleNamespace) -> Codes:
+    """Return the error codes of a response to txn_offset_commit."""
+    return {partition: found.error_code for partition, found in each_partition(response.topics)}
 
 
 def end_txn(transactional_id: str, producer: ProducerId, commit: bool, is_new: bool) -> Request:
@@ -91,9 +91,9 @@ def end_txn(transactional_id: str, producer: ProducerId, commit: bool, is_new: b
     return request if is_new else replace(request, version_max=_OLD_END_TXN)
 
 
-def next_producer(answer: SimpleNamespace, producer: ProducerId) -> ProducerId:
-    """Return the producer id and epoch after end_txn: from the answer in the new protocol, unchanged in the old one."""
-    return producer if answer.producer_id < 0 else ProducerId(answer.producer_id, answer.producer_epoch)
+def next_producer(response: SimpleNamespace, producer: ProducerId) -> ProducerId:
+    """Return the producer id and epoch after end_txn: from the response in the new protocol, else unchanged."""
+    return producer if response.producer_id < 0 else ProducerId(response.producer_id, response.producer_epoch)
 
 
 def _who(transactional_id: str, producer: ProducerId) -> dict[str, object]:

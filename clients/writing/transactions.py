@@ -99,8 +99,8 @@ class TransactionManager:
     """The consecutive transactions of one transactional id. Never blocks; see advance().
 
     timeout_ms: after this time the coordinator aborts a transaction. level_max_age_ms: how often to check which
-    protocol the cluster supports. on_done: called on another thread when an answer has arrived. Implements Identity for
-    a Sender.
+    protocol the cluster supports. on_done: called on another thread when a response has arrived. Implements Identity
+    for a Sender.
     """
 
     coordinators: Coordinators
@@ -146,13 +146,13 @@ class TransactionManager:
         return self._producer if self.state is _S.IN_TRANSACTION else None
 
     @property
-    def has_answer(self) -> bool:
-        """Whether advance() has an answer to handle."""
+    def has_response(self) -> bool:
+        """Whether advance() has a response to handle."""
         return self._asked is not None and self._asked[0].done()
 
     @property
     def next_at(self) -> float:
-        """When advance() is due even without an answer, in ms; infinity if it is not."""
+        """When advance() is due even without a response, in ms; infinity if it is not."""
         if self._asked is not None:
             return math.inf
         if self._next_question() is not None:
@@ -225,14 +225,14 @@ class TransactionManager:
         if self.refusal is not None:
             raise TransactionError(self.refusal, can_abort=self.state is not _S.FATAL_ERROR)
 
-    # Questions and answers
+    # Requests and responses
 
     def advance(self, now_ms: int) -> None:
-        """Handle an answer that has arrived, and send the next request."""
+        """Handle a response that has arrived, and send the next request."""
         if self._asked is not None and self._asked[0].done():
-            (answer, question, state), self._asked = self._asked, None
+            (response, question, state), self._asked = self._asked, None
             if state is self.state:  # else it belongs to a transaction that has failed since
-                self._take(answer, question, now_ms)
+                self._take(response, question, now_ms)
         if now_ms >= self._level_due_ms:
             self._level_is_due, self._level_due_ms = True, now_ms + self.level_max_age_ms
         if self._asked is None and now_ms >= self._ask_at:
@@ -247,10 +247,10 @@ class TransactionManager:
         elif self.state in (_S.COMMITTING_TRANSACTION, _S.ABORTING_TRANSACTION):
             self._complete()
 
-    def _take(self, answer: Future[SimpleNamespace], question: Question, now_ms: int) -> None:
-        error = answer.exception()
+    def _take(self, response: Future[SimpleNamespace], question: Question, now_ms: int) -> None:
+        error = response.exception()
         if error is None:
-            self._take_answer(answer.result(), question, now_ms)
+            self._take_response(response.result(), question, now_ms)
             return
         if isinstance(error, BrokerError) and not isinstance(error, RetriableError):
             self.retries.drop(question.name)
@@ -266,14 +266,14 @@ class TransactionManager:
         self.retries.failed(question.name, failure, now_ms, is_told=is_new)
         self._ask_at = now_ms + self.retry_backoff_ms
 
-    def _take_answer(self, answer: SimpleNamespace, question: Question, now_ms: int) -> None:
+    def _take_response(self, response: SimpleNamespace, question: Question, now_ms: int) -> None:
         """Handle a coordinator's response: continue, retry, or fail."""
-        number, what = question.failure(answer)
+        number, what = question.failure(response)
         code = ErrorCode(number)
         if code is ErrorCode.NONE:
             self.failure = None
             self.retries.succeeded(question.name, now_ms)
-            question.done(answer)
+            question.done(response)
             return
         error = broker_error(code, what)
         self.failure = str(error)
@@ -305,16 +305,16 @@ class TransactionManager:
             return ask(api_versions(), code_of, self._take_level)
         return None
 
-    def _take_level(self, answer: SimpleNamespace) -> None:
-        self._level = requests.transaction_level(answer)
+    def _take_level(self, response: SimpleNamespace) -> None:
+        self._level = requests.transaction_level(response)
         self._level_is_due = False
 
-    def _take_producer(self, answer: SimpleNamespace) -> None:
-        self._set_producer(ProducerId(answer.producer_id, answer.producer_epoch))
+    def _take_producer(self, response: SimpleNamespace) -> None:
+        self._set_producer(ProducerId(response.producer_id, response.producer_epoch))
         self._complete()
 
-    def _take_end(self, answer: SimpleNamespace) -> None:
-        self._set_producer(requests.next_producer(answer, self._producer))
+    def _take_end(self, response: SimpleNamespace) -> None:
+        self._set_producer(requests.next_producer(response, self._producer))
         self._complete()
 
     def _set_producer(self, producer: ProducerId) -> None:
@@ -336,8 +336,8 @@ class TransactionManager:
 class Question(NamedTuple):
     """A request to a coordinator.
 
-    codes: returns the error codes of an answer, by subject. done: called with an answer without errors. begins: whether
-    the request may begin the transaction at the coordinator.
+    codes: returns the error codes of a response, by subject. done: called with a response without errors. begins:
+    whether the request may begin the transaction at the coordinator.
     """
 
     kind: CoordinatorKind
@@ -352,19 +352,19 @@ class Question(NamedTuple):
         """The name of its retries."""
         return f"{self.request.api.name} for {self.key}"
 
-    def failure(self, answer: SimpleNamespace) -> tuple[int, str]:
-        """Return the error code of an answer and its subject; 0 if there is none."""
+    def failure(self, response: SimpleNamespace) -> tuple[int, str]:
+        """Return the error code of a response and its subject; 0 if there is none."""
         # If one subject is rejected, the others have OPERATION_NOT_ATTEMPTED.
-        codes = {what: code for what, code in self.codes(answer).items() if code}
+        codes = {what: code for what, code in self.codes(response).items() if code}
         for what, code in codes.items():
             if code != ErrorCode.OPERATION_NOT_ATTEMPTED:
                 return code, str(what)
         return next(((code, str(what)) for what, code in codes.items()), (0, ""))
 
 
-def code_of(answer: SimpleNamespace) -> Mapping[str, int]:
-    """Return the error code of an answer with a single one."""
-    return {"": answer.error_code}
+def code_of(response: SimpleNamespace) -> Mapping[str, int]:
+    """Return the error code of a response with a single one."""
+    return {"": response.error_code}
 
 
 class OpenTransaction:
@@ -423,13 +423,13 @@ class OpenTransaction:
     ) -> Question:
         return Question(CoordinatorKind.TRANSACTION, self._transactional_id, request, codes, done, True)
 
-    def _take_added(self, answer: SimpleNamespace) -> None:
-        for partition in requests.added_partitions(answer):
+    def _take_added(self, response: SimpleNamespace) -> None:
+        for partition in requests.added_partitions(response):
             self._added.add(partition)
             self._to_add.pop(partition, None)
 
-    def _take_group(self, answer: SimpleNamespace) -> None:
+    def _take_group(self, response: SimpleNamespace) -> None:
         self._group_added = True
 
-    def _take_offsets(self, answer: SimpleNamespace) -> None:
+    def _take_offsets(self, response: SimpleNamespace) -> None:
         self._offsets.clear()

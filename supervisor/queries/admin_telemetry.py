@@ -100,15 +100,15 @@ class AdminTelemetry:
                 self._changed.notify_all()
                 if self._ends:
                     return
-                if telemetry.answer is None:
+                if telemetry.response is None:
                     self._changed.wait(telemetry.due_in_seconds())
-            if telemetry.answer is not None:
-                self._wait(telemetry.answer)
+            if telemetry.response is not None:
+                self._wait(telemetry.response)
 
-    def _wait(self, answer: Future[Any]) -> None:
-        answer.add_done_callback(self._wake)
+    def _wait(self, response: Future[Any]) -> None:
+        response.add_done_callback(self._wake)
         with self._changed:
-            self._changed.wait_for(lambda: self._ends or answer.done())
+            self._changed.wait_for(lambda: self._ends or response.done())
 
     def _wake(self, _: object) -> None:
         with self._changed:

@@ -12,7 +12,7 @@ import pytest
 
 import penstock.pipeline.java.jar_lock
 from penstock.clients.protocol import admin_messages, messages, streams_messages, telemetry_messages
-from penstock.clients.protocol.schema import _PRIMITIVES, Api, Structure, Type, _Array, _Nullable, _Number
+from penstock.clients.protocol.schema import _PRIMITIVES, SchemaApi, Structure, Type, _Array, _Nullable, _Number
 from penstock.testing.broker.apis import SERVED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +21,7 @@ MODULES = (admin_messages, messages, streams_messages, telemetry_messages)
 RECORDS = {"records": "bytes"}
 #: Each message with the lowest version that a client sends or that the in-memory broker serves.
 APIS = {
-    **{api: api.lowest for module in MODULES for api in vars(module).values() if isinstance(api, Api)},
+    **{api: api.lowest for module in MODULES for api in vars(module).values() if isinstance(api, SchemaApi)},
     **{served.api: served.lowest for served in SERVED.values()},
 }
 #: Prefixes and suffixes in Kafka's field names that mark versions, or fields that only brokers send.
@@ -89,7 +89,7 @@ def ours(definition: Structure, version: int) -> list[Any]:
 
 @pytest.mark.broker  # the jars of this Kafka version
 @pytest.mark.parametrize(("api", "lowest"), APIS.items(), ids=lambda value: getattr(value, "name", ""))
-def test_the_definitions_match_those_of_kafka(definitions: zipfile.ZipFile, api: Api, lowest: int) -> None:
+def test_the_definitions_match_those_of_kafka(definitions: zipfile.ZipFile, api: SchemaApi, lowest: int) -> None:
     for kind, definition in (("Request", api.request), ("Response", api.response)):
         message = defined(definitions, api.name + kind)
         assert message["apiKey"] == api.key

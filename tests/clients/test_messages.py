@@ -25,10 +25,10 @@ from penstock.clients.errors import ErrorCode
 from penstock.clients.protocol import admin_messages, messages, streams_messages, telemetry_messages
 from penstock.clients.protocol.compact import CompactReader
 from penstock.clients.protocol.messages import CONSUMER_SUBSCRIPTION, HEARTBEAT, METADATA
-from penstock.clients.protocol.schema import Api, structure
+from penstock.clients.protocol.schema import SchemaApi, structure
 
 MODULES = (admin_messages, messages, streams_messages, telemetry_messages)
-APIS = [api for module in MODULES for api in vars(module).values() if isinstance(api, Api)]
+APIS = [api for module in MODULES for api in vars(module).values() if isinstance(api, SchemaApi)]
 #: Versions that kio, made for Kafka 4.2, does not have.
 NEWER = {("Metadata", 13), ("StreamsGroupHeartbeat", 1), ("ListOffsets", 11)}
 NEWER |= {("StreamsGroupTopologyDescriptionUpdate", 0)}
@@ -116,7 +116,7 @@ def assert_same(kios: Any, our: Any) -> None:
 
 
 @pytest.mark.parametrize(("api", "version"), VERSIONS, ids=IDS)
-def test_messages_of_kio_are_decoded_and_encoded_identically(api: Api, version: int) -> None:
+def test_messages_of_kio_are_decoded_and_encoded_identically(api: SchemaApi, version: int) -> None:
     for kind, definition in (
         (load_request_schema(api.key, version), api.request),
         (load_response_schema(api.key, version), api.response),
@@ -140,7 +140,7 @@ def encoded(written: Any) -> bytes:
 def test_fields_of_a_newer_broker_are_skipped() -> None:
     """kio 0.6.5 raises KeyError for such a field, and ValueError for an unknown error code."""
     added = b"\1\x09\3abc"  # one tagged field, number 9, three bytes
-    _, answer = HEARTBEAT.decode_response(b"\0\0\0\5\0" + b"\0\0\0\0" + b"\x03\xe7" + added, 4)
+    answer = HEARTBEAT.decode(b"\0\0\0\5\0" + b"\0\0\0\0" + b"\x03\xe7" + added, 4)
     assert answer.error_code == 999
     assert ErrorCode(answer.error_code).name == "ERROR_999"
 
@@ -166,10 +166,10 @@ def test_an_unparsable_definition_is_refused(line: str) -> None:
 
 
 @given(st.sampled_from(VERSIONS), st.binary(max_size=200))
-def test_any_bytes_decode_or_raise_value_error(chosen: tuple[Api, int], data: bytes) -> None:
+def test_any_bytes_decode_or_raise_value_error(chosen: tuple[SchemaApi, int], data: bytes) -> None:
     api, version = chosen
     with suppress(ValueError):
-        api.decode_response(data, version)
+        api.decode(data, version)
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,8 @@ def test_bootstrap_servers_are_parsed_as_by_librdkafka(value: str, addresses: li
 
 def test_a_response_of_the_requested_size_is_accepted() -> None:
     """Otherwise it would be refused and requested again, forever."""
-    assert fetch_settings({"fetch.max.bytes": 150_000_000}).max_answer_bytes == 150_000_000 + FRAMING_BYTES
-    assert fetch_settings({"fetch.max.bytes": 1_000}).max_answer_bytes == 100_000_000
-    assert fetch_settings({}).max_answer_bytes == 100_000_000
+    assert fetch_settings({"fetch.max.bytes": 150_000_000}).max_response_bytes == 150_000_000 + FRAMING_BYTES
+    assert fetch_settings({"fetch.max.bytes": 1_000}).max_response_bytes == 100_000_000
+    assert fetch_settings({}).max_response_bytes == 100_000_000
     both = {"fetch.max.bytes": 2_000, "receive.message.max.bytes": 3_000}
-    assert fetch_settings(both).max_answer_bytes == 3_000
+    assert fetch_settings(both).max_response_bytes == 3_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from penstock.clients.cluster.leader_questions import Answer
+from penstock.clients.cluster.leader_questions import LeaderResponse
 from penstock.clients.cluster.offsets import EARLIEST, LATEST, NO_RECORD, offsets_at
 from penstock.clients.cluster.retrying import TRY_MS, to_tell
 from penstock.clients.errors import ErrorCode, UnreachableError, broker_error
@@ -44,11 +44,11 @@ def test_a_request_has_all_partitions_by_topic_with_leader_epochs() -> None:
 def test_a_response_without_an_offset_is_no_end_of_a_partition() -> None:
     """If it counted as the end of a changelog, an empty store would count as restored."""
     question = offsets_at({IN_0: LATEST, IN_1: 1_000, OUT_0: EARLIEST}, committed_only=False)
-    answers = list(question.answers(response((IN_0, 0, -1), (IN_1, 0, NO_RECORD), (OUT_0, 0, 5))))
+    answers = list(question.responses(response((IN_0, 0, -1), (IN_1, 0, NO_RECORD), (OUT_0, 0, 5))))
     assert answers == [
-        Answer(IN_0, ErrorCode.OFFSET_NOT_AVAILABLE, -1),
-        Answer(IN_1, 0, NO_RECORD),
-        Answer(OUT_0, 0, 5),
+        LeaderResponse(IN_0, ErrorCode.OFFSET_NOT_AVAILABLE, -1),
+        LeaderResponse(IN_1, 0, NO_RECORD),
+        LeaderResponse(OUT_0, 0, 5),
     ]
     assert ErrorCode.OFFSET_NOT_AVAILABLE.retriable
 

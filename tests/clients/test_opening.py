@@ -29,7 +29,7 @@ from penstock.clients.errors import BrokerError, ErrorCode, UnreachableError
 from penstock.clients.network_settings import NetworkSettings, network_settings
 from penstock.clients.protocol.compact import CompactReader
 from penstock.clients.protocol.messages import API_VERSIONS, HEARTBEAT, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 
 APIS = {api.key: api for api in (API_VERSIONS, HEARTBEAT, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE)}
 SETTINGS = NetworkSettings(setup_timeout_ms=500, request_timeout_ms=300)
@@ -45,11 +45,11 @@ SCRAM = network_settings(
 
 #: Responds to a request (its API, version and body) with a version and a body. None: no response; b"": closes the
 #: connection.
-Handler = Callable[[Api, int, Any], tuple[int, Mapping[str, Any]] | bytes | None]
+Handler = Callable[[SchemaApi, int, Any], tuple[int, Mapping[str, Any]] | bytes | None]
 
 
 def versions(**api_versions: tuple[int, int]) -> dict[str, Any]:
-    """Return a response that lists a broker's supported versions, by Api's names."""
+    """Return a response that lists a broker's supported versions, by SchemaApi's names."""
     known = {"ApiVersions": (0, 4), "SaslHandshake": (0, 1), "SaslAuthenticate": (0, 2), **api_versions}
     keys = {api.name: api.key for api in APIS.values()}
     return {
@@ -94,7 +94,7 @@ def played(handler: Handler) -> Iterator[tuple[str, int]]:
     serving.join()
 
 
-def encoded(api: Api, version: int, body: Mapping[str, Any], number: int) -> bytes:
+def encoded(api: SchemaApi, version: int, body: Mapping[str, Any], number: int) -> bytes:
     flexible = version >= api.flexible
     tags = b"\0" if flexible and api is not API_VERSIONS else b""
     return number.to_bytes(4, "big") + tags + api.response.encode(body, version, flexible)
@@ -107,7 +107,7 @@ def opened(address: tuple[str, int], settings: NetworkSettings = SETTINGS) -> Op
 def test_an_older_broker_lists_its_versions_in_its_first_response() -> None:
     asked: list[int] = []
 
-    def handler(api: Api, version: int, body: Any) -> Any:
+    def handler(api: SchemaApi, version: int, body: Any) -> Any:
         asked.append(version)
         if version > 2:
             return 0, {"error_code": ErrorCode.UNSUPPORTED_VERSION, **versions(ApiVersions=(0, 2))}
@@ -140,7 +140,7 @@ def test_a_peer_that_is_no_broker_is_unreachable(answer: bytes | None, says: str
 def test_a_too_long_response_is_refused() -> None:
     says = r"a response of 200 bytes exceeds receive\.message\.max\.bytes=100"
     with played(lambda api, version, body: bytes(200)) as address, pytest.raises(UnreachableError, match=says):
-        opened(address, NetworkSettings(max_answer_bytes=100))
+        opened(address, NetworkSettings(max_response_bytes=100))
 
 
 def test_an_unknown_host_is_unreachable() -> None:
@@ -265,7 +265,7 @@ def test_one_module_opens_connections() -> None:
 def test_a_broker_that_does_not_know_the_password_is_not_trusted() -> None:
     """SCRAM is mutual: only a broker with the stored key can sign the exchange."""
 
-    def handler(api: Api, version: int, body: Any) -> Any:
+    def handler(api: SchemaApi, version: int, body: Any) -> Any:
         if api is SASL_AUTHENTICATE:
             said = body.auth_bytes.decode()
             if said.startswith("n,,"):
@@ -283,7 +283,7 @@ def test_a_broker_that_does_not_know_the_password_is_not_trusted() -> None:
 
 
 def test_a_request_without_a_response_ends_the_connection_and_all_requests_behind_it() -> None:
-    def handler(api: Api, version: int, body: Any) -> Any:
+    def handler(api: SchemaApi, version: int, body: Any) -> Any:
         if api is API_VERSIONS:
             return version, versions(Heartbeat=(0, 4))
         return (version, {"error_code": 16}) if body.group_id == "answered" else None
@@ -306,7 +306,7 @@ def test_a_request_without_a_response_ends_the_connection_and_all_requests_behin
 
 
 def test_a_throttle_time_is_respected() -> None:
-    def handler(api: Api, version: int, body: Any) -> Any:
+    def handler(api: SchemaApi, version: int, body: Any) -> Any:
         if api is API_VERSIONS:
             return version, versions(Heartbeat=(0, 4))
         return version, {"throttle_time_ms": 300}

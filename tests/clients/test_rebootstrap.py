@@ -10,7 +10,7 @@ from penstock.clients.cluster.cluster import Cluster
 from penstock.clients.errors import ErrorCode, RetriableBrokerError
 from penstock.clients.network_settings import network_settings
 from penstock.clients.protocol.messages import API_VERSIONS
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 from tests.clients.test_opening import played, versions
 from tests.waiting import PATIENCE_SECONDS
 
@@ -18,13 +18,13 @@ from tests.waiting import PATIENCE_SECONDS
 def test_a_removed_broker_gets_no_more_requests() -> None:
     asked: list[str] = []
 
-    def leaving(api: Api, version: int, body: Any) -> Any:
+    def leaving(api: SchemaApi, version: int, body: Any) -> Any:
         if api is API_VERSIONS:
             return version, versions(Metadata=(0, 13))
         asked.append("leaving")
         return version, {"error_code": ErrorCode.REBOOTSTRAP_REQUIRED}
 
-    def bootstrap(api: Api, version: int, body: Any) -> Any:
+    def bootstrap(api: SchemaApi, version: int, body: Any) -> Any:
         if api is API_VERSIONS:
             return version, versions(Metadata=(0, 13))
         asked.append("bootstrap")

@@ -18,7 +18,7 @@ from penstock.clients.cluster.brokers import KafkaBrokers
 from penstock.clients.cluster.cluster import Cluster
 from penstock.clients.cluster.network_client import NetworkClient
 from penstock.clients.connection import opening
-from penstock.clients.connection.broker_link import Api
+from penstock.clients.connection.broker_link import LinkApi
 from penstock.clients.errors import BrokerError, UnreachableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import NetworkSettings, network_settings
@@ -205,10 +205,10 @@ def test_a_session_is_renewed_in_place_for_requests(
 class Brokers:
     """Returns Metadata, over a connection as a stream thread has it."""
 
-    throttle_ms = 0
+    throttle_time_ms = 0
 
     def __init__(self, data: bytearray, version: int) -> None:
-        self.correlation_id, self.body = METADATA.decode_response(data, version)
+        self.body = METADATA.decode(data, version)
 
 
 @pytest.mark.slow
@@ -229,7 +229,7 @@ def test_a_session_is_renewed_in_place_for_a_stream_threads_reader(
     client: NetworkClient[Brokers] = NetworkClient(
         brokers := KafkaBrokers(settings),
         settings,
-        Api(METADATA.key, METADATA.name, (VERSION, VERSION), "2.8", "asked", "penstock.fetcher", Brokers),
+        LinkApi(METADATA.name, METADATA.key, VERSION, VERSION, Brokers, "2.8", "asked", "penstock.fetcher"),
         lambda *failure: failures.append(failure),
         LOG,
     )
@@ -239,7 +239,7 @@ def test_a_session_is_renewed_in_place_for_a_stream_threads_reader(
         end = time.monotonic() + SESSIONS * SESSION_MS / 1000
         while (now := time.monotonic()) < end:
             now_ms = int(now * 1000)
-            answers += sum(over.answer is not None for over in client.advance((), now_ms))
+            answers += sum(over.response is not None for over in client.advance((), now_ms))
             link = client.link(1)
             if link.is_ready(now_ms):
                 link.send(lambda number: METADATA(topics=[]).encode(VERSION, number, "test"), None, 0, now_ms)

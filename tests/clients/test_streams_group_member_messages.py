@@ -14,8 +14,8 @@ from penstock import StreamsBuilder, TimeWindows
 from penstock.clients.group import streams_messages
 from penstock.clients.group.requests import GroupMemberConfig
 from penstock.clients.group.streams_values import (
-    Answer,
     Heartbeat,
+    HeartbeatResponse,
     HostPartitions,
     InternalTopic,
     Report,
@@ -121,7 +121,7 @@ def test_leaving_is_a_heartbeat_with_a_special_epoch(comes_back: bool, epoch: in
 # Responses
 
 
-def received(version: int = 1, **values: Any) -> Answer:
+def received(version: int = 1, **values: Any) -> HeartbeatResponse:
     response = {
         "member_id": "me",
         "member_epoch": 3,
@@ -132,7 +132,7 @@ def received(version: int = 1, **values: Any) -> Answer:
         "acceptable_recovery_lag_legacy": 11,
         **values,
     }
-    return streams_messages.answer(read(STREAMS_GROUP_HEARTBEAT.response, response, version))
+    return streams_messages.heartbeat_response(read(STREAMS_GROUP_HEARTBEAT.response, response, version))
 
 
 def task_ids(subtopology: str, *partitions: int) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def task_ids(subtopology: str, *partitions: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("version", "lag"), [(0, 11), (1, 10)])
 def test_a_response_without_changes(version: int, lag: int) -> None:
-    assert received(version) == Answer(3, 5_000, 60_000, lag, {}, None, 2, None)
+    assert received(version) == HeartbeatResponse(3, 5_000, 60_000, lag, {}, None, 2, None)
 
 
 def test_a_response_with_tasks_statuses_and_hosts() -> None:

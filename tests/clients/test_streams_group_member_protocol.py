@@ -26,8 +26,8 @@ from penstock.clients.group.streams_membership import (
 )
 from penstock.clients.group.streams_values import (
     NO_LAG,
-    Answer,
     Heartbeat,
+    HeartbeatResponse,
     HostPartitions,
     Report,
     Status,
@@ -82,8 +82,8 @@ class Member:
         statuses: Mapping[int, str] | None = None,
         hosts: HostPartitions | None = None,
     ) -> list[StreamsEvent]:
-        answer = Answer(self.epoch, INTERVAL_MS, OFFSET_INTERVAL_MS, 100, statuses or {}, given, 3, hosts)
-        return self.membership.on_answer(heartbeat, answer, self.now_ms)
+        answer = HeartbeatResponse(self.epoch, INTERVAL_MS, OFFSET_INTERVAL_MS, 100, statuses or {}, given, 3, hosts)
+        return self.membership.on_response(heartbeat, answer, self.now_ms)
 
     def beat(self, given: Tasks | None = None, statuses: Mapping[int, str] | None = None) -> list[StreamsEvent]:
         return self.receive(self.send(), given, statuses)
@@ -261,7 +261,7 @@ def test_after_a_lost_response_all_fields_are_sent_again(joined: Member) -> None
     joined.now_ms += OFFSET_INTERVAL_MS
     lost = joined.send()
     assert (lost.owned, lost.offsets, lost.end_offsets) == (None, {A: 3}, {A: 4})
-    joined.membership.on_no_answer(lost)
+    joined.membership.on_no_response(lost)
     assert joined.due() == 0
     again = joined.send()
     assert (again.owned, again.offsets, again.end_offsets) == (tasks(A), {A: 3}, {A: 4})
@@ -272,7 +272,7 @@ def test_a_task_that_the_thread_may_have_opened_is_never_reported_as_released(jo
     joined.join(report((A,)))
     joined.beat()  # assigns B, which the thread opens without a report
     lost = joined.send()
-    joined.membership.on_no_answer(lost)  # the coordinator may have just revoked B
+    joined.membership.on_no_response(lost)  # the coordinator may have just revoked B
     assert joined.send().owned == tasks(A, B)
 
 
@@ -283,7 +283,7 @@ def test_a_response_to_a_former_membership_is_ignored(joined: Member) -> None:
     assert joined.receive(old, tasks(B)) == []
     assert joined.membership.on_refusal(old, BrokerError(ErrorCode.UNKNOWN_MEMBER_ID), joined.now_ms) == []
     heartbeat = joined.send()
-    joined.membership.on_no_answer(old)
+    joined.membership.on_no_response(old)
     assert (heartbeat.epoch, heartbeat.owned) == (0, Tasks())
     assert joined.due() == INTERVAL_MS
 

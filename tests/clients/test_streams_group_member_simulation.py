@@ -17,7 +17,7 @@ from penstock.clients.group.member_state import MemberState
 from penstock.clients.group.membership import Lost
 from penstock.clients.group.requests import GroupMemberConfig
 from penstock.clients.group.streams_membership import StreamsEvent, StreamsMembership
-from penstock.clients.group.streams_values import Answer, Heartbeat, Report, Tasks, TasksAssigned
+from penstock.clients.group.streams_values import Heartbeat, HeartbeatResponse, Report, Tasks, TasksAssigned
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TaskId
 from tests.examples import examples
@@ -54,7 +54,7 @@ class Coordinator:
         self.targets = targets
         self.epoch += 1
 
-    def heartbeat(self, name: str, heartbeat: Heartbeat) -> Answer:
+    def heartbeat(self, name: str, heartbeat: Heartbeat) -> HeartbeatResponse:
         member = self.members.setdefault(name, KnownMember())
         owned = None if heartbeat.owned is None else heartbeat.owned.active
         if heartbeat.epoch > member.epoch:
@@ -66,7 +66,7 @@ class Coordinator:
         before = member.assigned
         self._reconcile(name, member, owned)
         changed = heartbeat.epoch == 0 or member.assigned != before
-        return Answer(
+        return HeartbeatResponse(
             member.epoch, INTERVAL_MS, INTERVAL_MS, 0, {}, Tasks(member.assigned) if changed else None, endpoint_epoch=0
         )
 
@@ -144,12 +144,12 @@ class Thread:
             answer = None
         if answer is None or not comes_back:
             self.missed = True
-            self.membership.on_no_answer(heartbeat)
+            self.membership.on_no_response(heartbeat)
             return
         if self.missed and heartbeat.joining is None and answer.tasks is None:
             answer = replace(answer, tasks=Tasks(coordinator.members[self.name].assigned))
         self.missed = False
-        self.events += self.membership.on_answer(heartbeat, answer, now_ms)
+        self.events += self.membership.on_response(heartbeat, answer, now_ms)
 
 
 def random_targets(chance: random.Random, names: list[str]) -> dict[str, Set]:

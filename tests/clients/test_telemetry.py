@@ -143,7 +143,7 @@ def test_without_subscribed_metrics_it_asks_again_after_the_interval(stage: Stag
     stage.subscribe([])
     assert stage.telemetry.state is S.SUBSCRIPTION_NEEDED
     stage.advance(INTERVAL_MS - 1)
-    assert stage.telemetry.answer is None
+    assert stage.telemetry.response is None
     stage.clock.advance(1)
     stage.subscribe([], client_instance_id=bytes(16))
     assert stage.telemetry.client_instance_id == ID
@@ -279,7 +279,7 @@ def test_a_broker_without_a_plugin_is_asked_again_much_later(stage: Stage) -> No
     stage.brokers.fail(BrokerError(ErrorCode.UNSUPPORTED_VERSION))
     stage.advance()
     stage.advance(DEFAULT_PUSH_INTERVAL_MS - 1)
-    assert stage.telemetry.answer is None
+    assert stage.telemetry.response is None
     stage.advance(1)
     stage.brokers.request(GET_TELEMETRY_SUBSCRIPTIONS)
 

@@ -16,15 +16,16 @@ import cramjam
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka.protocol.consumer import FetchResponse
+from kafka.protocol.consumer import FetchResponse as KafkaPythonFetchResponse
 from lz4.frame import LZ4FrameDecompressor
 
+from penstock.clients.protocol.api import correlation_id as correlation_id_of
 from penstock.kernel import compression
 from penstock.kernel.messages import decode_text
 from penstock.kernel.nodes import PythonNode, RecordContext, Source
 from penstock.kernel.record_batches import (
     CorruptRecordsError,
-    FetchAnswer,
+    FetchResponse,
     LargeRecordError,
     RecordBatches,
     UnknownFormatError,
@@ -503,8 +504,8 @@ ANSWERS = st.lists(
 )
 def test_a_response_is_read_correctly(response: GivenResponse, correlation_id: int, version: int) -> None:
     data = encoded_response(response, correlation_id, version)
-    answer = FetchAnswer(data, version)
-    assert (answer.correlation_id, answer.throttle_ms, answer.error, answer.session_id) == (
+    answer = FetchResponse(data, version)
+    assert (correlation_id_of(data), answer.throttle_time_ms, answer.error, answer.session_id) == (
         correlation_id,
         response.throttle_ms,
         response.error,
@@ -531,14 +532,14 @@ def test_a_truncated_response_is_refused() -> None:
     response = GivenResponse([GivenAnswer(aborted=[(1, 2)], records=b"abc", leader=(1, 2), diverging=(3, 4))])
     for version in (12, 13, 17):
         data = encoded_response(response, 1, version)
-        assert FetchResponse.decode(data[5:], version=version).responses[0].partitions[0].records == b"abc"
+        assert KafkaPythonFetchResponse.decode(data[5:], version=version).responses[0].partitions[0].records == b"abc"
         for size in range(len(data) - 1):
             with pytest.raises(ValueError, match=r"ends too early|does not end|an empty response"):
-                FetchAnswer(data[:size], version)
+                FetchResponse(data[:size], version)
 
 
 @settings(max_examples=examples(300))
 @given(st.binary(max_size=120), st.sampled_from(range(12, 18)))
 def test_any_bytes_are_a_response_or_refused(data: bytes, version: int) -> None:
     with suppress(ValueError):
-        FetchAnswer(data, version)
+        FetchResponse(data, version)

@@ -18,7 +18,7 @@ from penstock.clients.cluster.cluster import error_codes
 from penstock.clients.errors import ErrorCode, UnreachableError, broker_error, raise_for_code
 from penstock.clients.protocol.messages import OFFSET_COMMIT, OFFSET_FETCH, TXN_OFFSET_COMMIT
 from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
-from penstock.clients.protocol.schema import Api, Request
+from penstock.clients.protocol.schema import Request, SchemaApi
 from penstock.clients.writing.transaction_requests import (
     NEW_PROTOCOL_LEVEL,
     TRANSACTION_VERSION,
@@ -55,7 +55,7 @@ class _Asked:
     """A request without a response so far."""
 
     connection: Connection
-    api: Api
+    api: SchemaApi
     version: int
     reply: Reply
 
@@ -189,7 +189,7 @@ class Broker:
                 self._asked.append(one)
                 continue
             self.cluster.disconnect(one.connection)
-            response = one.api.decode_response(one.connection.outbox.popleft(), one.version)[1]
+            response = one.api.decode(one.connection.outbox.popleft(), one.version)
             if one.api is OFFSET_FETCH and ErrorCode.UNSTABLE_OFFSET_COMMIT in error_codes(response):
                 self.world.happened("committed offsets are not decided yet")
             one.reply(response)

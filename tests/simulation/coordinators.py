@@ -71,7 +71,7 @@ class Coordinators:
         is_transactional = request.transactional_id is not None
         assert not is_transactional or (request.version >= NEW_TRANSACTIONS_VERSION) == self.is_new
         ends = {partition: broker.logs[partition].end for partition in batches if partition in broker.logs}
-        answer = PRODUCE.decode_response(broker.receive(node, request.data), request.version)[1]
+        answer = PRODUCE.decode(broker.receive(node, request.data), request.version)
         for partition, end in ends.items():
             if not is_transactional and broker.logs[partition].end > end:  # otherwise it was a duplicate
                 for record in batches[partition]:

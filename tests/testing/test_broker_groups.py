@@ -56,7 +56,7 @@ class Client:
         assert self._request is not None
         if not self._connection.outbox:
             return None
-        return self._request.api.decode_response(self._connection.outbox.popleft(), version)[1]
+        return self._request.api.decode(self._connection.outbox.popleft(), version)
 
 
 @pytest.fixture

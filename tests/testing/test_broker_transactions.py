@@ -51,7 +51,7 @@ def cluster(markers: Markers) -> Cluster:
 def ask(cluster: Cluster, request: Request, version: int, now_ms: int = 0) -> Any:
     connection = cluster.connect(1)
     cluster.receive(connection, request.encode(version, 0, "test"), now_ms)
-    return request.api.decode_response(connection.outbox.popleft(), version)[1]
+    return request.api.decode(connection.outbox.popleft(), version)
 
 
 def begun(cluster: Cluster, **former: int) -> dict[str, Any]:

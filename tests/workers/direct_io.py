@@ -300,7 +300,7 @@ class DirectAdmin(KafkaAdmin):
         response = self._cluster.caller.ask(question.request(dict.fromkeys(partitions, -1)))
         return {
             answer.partition: failed(broker_error(answer.code)) if answer.code else done(answer.value)
-            for answer in question.answers(response)
+            for answer in question.responses(response)
         }
 
     def wait(self, asked: Collection[Future[Any]], seconds: float) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 
 from .access_control import REFUSALS, Operation, Resource
 from .errors import ApiError
@@ -84,7 +84,7 @@ class Served:
     allowed on a connection that still has to authenticate.
     """
 
-    api: Api
+    api: SchemaApi
     answer: Callable[[Call], Response | Waiting | None]
     lowest: int
     before_login: bool = False

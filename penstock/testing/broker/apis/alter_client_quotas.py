@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 
 from ..access_control import CLUSTER_NAME, Operation, Resource
 from ..call import Call, Response, Served
 from ..errors import ApiError, ErrorCode
 from ..quotas import CLIENT_ID, KEYS, USER, Entity
 
-ALTER_CLIENT_QUOTAS = Api(
+ALTER_CLIENT_QUOTAS = SchemaApi(
     "AlterClientQuotas", 49, 0, 1, 1,
     """
 entries: []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 
 from ..access_control import Operation, Resource
 from ..assignors import ASSIGNORS, TopicPartition
@@ -14,7 +14,7 @@ from ..consumer_group import ConsumerGroup
 from ..errors import ApiError, ErrorCode
 from ..modern_group import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
 
-CONSUMER_GROUP_HEARTBEAT = Api(
+CONSUMER_GROUP_HEARTBEAT = SchemaApi(
     "ConsumerGroupHeartbeat", 68, 0, 1, 0,
     """
 group_id: string

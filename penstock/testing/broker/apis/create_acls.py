@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 
 from ..access_control import CLUSTER_NAME, Acl, Operation, Pattern, Resource
 from ..call import Call, Response, Served
 from ..errors import ApiError, ErrorCode
 from .describe_acls import check
 
-CREATE_ACLS = Api(
+CREATE_ACLS = SchemaApi(
     "CreateAcls", 30, 1, 3, 2,
     """
 creations: []

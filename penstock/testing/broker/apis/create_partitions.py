@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 
 from ..access_control import Operation
 from ..call import Call, Response, Served
 from ..errors import ApiError, ErrorCode
 
-CREATE_PARTITIONS = Api(
+CREATE_PARTITIONS = SchemaApi(
     "CreatePartitions", 37, 0, 3, 2,
     """
 topics: []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 
 from ..access_control import Operation
 from ..call import Call, Response, Served
 from ..errors import ApiError
 from .describe_acls import check, filter_of
 
-DELETE_ACLS = Api(
+DELETE_ACLS = SchemaApi(
     "DeleteAcls", 31, 1, 3, 2,
     """
 filters: []

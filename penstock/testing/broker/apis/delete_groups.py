@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 
 from ..access_control import Operation, Resource
 from ..call import Call, Response, Served
 from ..errors import ApiError, ErrorCode
 
-DELETE_GROUPS = Api(
+DELETE_GROUPS = SchemaApi(
     "DeleteGroups", 42, 0, 2, 2,
     """
 groups_names: [string]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 
 from ..access_control import CLUSTER_NAME, Operation, Resource
 from ..call import Call, Response, Served
 from ..errors import ApiError, ErrorCode
 
-DELETE_TOPICS = Api(
+DELETE_TOPICS = SchemaApi(
     "DeleteTopics", 20, 1, 6, 4,
     """
 topics: [] 6+

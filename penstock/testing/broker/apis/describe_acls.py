@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 
 from ..access_control import CLUSTER_NAME, Acl, Operation, Resource
 from ..call import Call, Response, Served
 from ..errors import ApiError, ErrorCode
 
-DESCRIBE_ACLS = Api(
+DESCRIBE_ACLS = SchemaApi(
     "DescribeAcls", 29, 1, 3, 2,
     """
 resource_type_filter: int8

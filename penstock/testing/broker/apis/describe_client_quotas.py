@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 
 from ..access_control import CLUSTER_NAME, Operation, Resource
 from ..call import Call, Response, Served
 from ..errors import ApiError, ErrorCode
 from ..quotas import Entity
 
-DESCRIBE_CLIENT_QUOTAS = Api(
+DESCRIBE_CLIENT_QUOTAS = SchemaApi(
     "DescribeClientQuotas", 48, 0, 1, 1,
     """
 components: []

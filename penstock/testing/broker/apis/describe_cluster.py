@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 
 from ..call import Call, Response, Served
 from .metadata import NOT_ASKED
 
-DESCRIBE_CLUSTER = Api(
+DESCRIBE_CLUSTER = SchemaApi(
     "DescribeCluster", 60, 0, 1, 0,
     """
 include_cluster_authorized_operations: bool

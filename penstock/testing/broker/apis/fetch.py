@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 
 from ..access_control import Operation
 from ..call import Call, Response, Served, Waiting
@@ -14,7 +14,7 @@ from ..errors import ApiError, ErrorCode
 from ..quotas import CONSUMER
 from ..topics import Topic
 
-FETCH = Api(
+FETCH = SchemaApi(
     "Fetch", 1, 4, 17, 12,
     """
 cluster_id: string? 12+ tag 0

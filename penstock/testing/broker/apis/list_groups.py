@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 
 from ..access_control import CLUSTER_NAME, Operation, Resource
 from ..call import Call, Response, Served
 
-LIST_GROUPS = Api(
+LIST_GROUPS = SchemaApi(
     "ListGroups", 16, 0, 5, 3,
     """
 states_filter: [string] 4+

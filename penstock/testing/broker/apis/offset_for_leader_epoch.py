@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 
 from ..access_control import CLUSTER_NAME, Operation, Resource
 from ..call import Call, Response, Served
 from ..errors import ApiError
 
-OFFSET_FOR_LEADER_EPOCH = Api(
+OFFSET_FOR_LEADER_EPOCH = SchemaApi(
     "OffsetForLeaderEpoch", 23, 2, 4, 4,
     """
 replica_id: int32 3+ = -2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 
 from ..access_control import Operation, Resource
 from ..call import Call, Response, Served
@@ -14,7 +14,7 @@ from ..quotas import PRODUCER
 from ..record_batches import NO_PRODUCER, Batch, one_batch
 from ..topics import RecordsRefusedError, Topic
 
-PRODUCE = Api(
+PRODUCE = SchemaApi(
     "Produce", 0, 3, 13, 9,
     """
 transactional_id: string? 3+
