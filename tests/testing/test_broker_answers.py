@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 from crc32c import crc32c
 
-from penstock.clients.protocol.schema import Api
+from penstock.clients.protocol.schema import SchemaApi
 from penstock.testing.broker import EmbeddedKafka
 from penstock.testing.broker.apis import SERVED
 from penstock.testing.broker.record_batches import NewRecord, batch_of, read_batches
@@ -102,7 +102,7 @@ class Talk:
         self._address = address.partition(",")[0].rpartition(":")
         self._age = age
         self._sockets: dict[str, socket.socket] = {}
-        self._waiting: list[tuple[str, Api, int]] = []
+        self._waiting: list[tuple[str, SchemaApi, int]] = []
         self._seen: dict[Any, str] = {}
         self.name = names
         self.answers: list[tuple[str, int, Any]] = []
@@ -133,7 +133,7 @@ class Talk:
         at = next(number for number, one in enumerate(self._waiting) if one[0] == by)
         _, api, version = self._waiting.pop(at)
         size = int.from_bytes(self._read(by, 4), "big")
-        _, answer = api.decode_response(self._read(by, size), version)
+        answer = api.decode(self._read(by, size), version)
         if keep:
             self.answers.append((api.name, version, self._plain(answer)))
         return answer
@@ -211,6 +211,32 @@ def topics_made(talk: Talk, **partitions: int) -> list[str]:
     for name, count in zip(names, partitions.values(), strict=True):
         eventually(lambda name=name, count=count: led(talk, name) == count, f"{name} has leaders")  # type: ignore[misc]
     return names
+
+
+def topics_to_assign(talk: Talk, **partitions: int) -> list[str]:
+    """Create topics that group coordinators know, and return their names."""
+    names = topics_made(talk, **partitions)
+    eventually(lambda: are_assigned(talk, names), f"the group coordinator knows {names}")
+    return names
+
+
+def are_assigned(talk: Talk, names: Sequence[str]) -> bool:
+    """Return whether a new consumer group gets these topics: its coordinator learns of them after the leaders."""
+    about: Body = {"group_id": talk.name("probe"), "member_id": "probe"}
+    if not found_coordinator(talk, about["group_id"]):
+        return False
+    joined = talk.ask(
+        "ConsumerGroupHeartbeat",
+        keep=False,
+        **about,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=list(names),
+        topic_partitions=[],
+    )
+    if joined.error_code:
+        return False
+    talk.ask("ConsumerGroupHeartbeat", keep=False, **about, member_epoch=-1)
+    return len(joined.assignment.topic_partitions) == len(names)
 
 
 def led(talk: Talk, name: str) -> int:
@@ -586,7 +612,8 @@ def described(talk: Talk, group: str) -> None:
 def found_coordinator(talk: Talk, group: str) -> bool:
     answer = talk.ask("FindCoordinator", keep=False, version=4, key_type=0, coordinator_keys=[group])
     loaded = talk.ask("Heartbeat", keep=False, group_id=group, generation_id=1, member_id="nobody").error_code
-    return bool(answer.coordinators[0].error_code == 0 and loaded not in (14, 15, 16))
+    # While a coordinator loads its groups, it answers any heartbeat with 0.
+    return bool(answer.coordinators[0].error_code == 0 and loaded not in (0, 14, 15, 16))
 
 
 def joining(group: str, member: str, **other: Any) -> dict[str, Any]:
@@ -662,7 +689,9 @@ def of_quotas(talk: Talk) -> None:
         ]
         return sorted((one for one in plain if user in repr(one) or client in repr(one)), key=repr)
 
-    eventually(lambda: len(described()) == 3, "the limits are known")
+    eventually(
+        lambda: [len(limits) for _, limits in described()] == [1, 1, 1], "the limits are known, also the removal"
+    )
     for components in (
         [("user", 0, user)],
         [("user", 0, user), ("client-id", 0, client)],
@@ -749,7 +778,7 @@ def committed_by_both(talk: Talk, group: str, topic: str, before: int) -> None:
 
 @conversation_since("4.4.0")
 def of_wrong_heartbeats_of_consumers(talk: Talk) -> None:
-    (topic,) = topics_made(talk, one=1)
+    (topic,) = topics_to_assign(talk, one=1)
     group = talk.name("group")
     eventually(lambda: found_coordinator(talk, group), "there is a coordinator")
     one = ConsumerMember(talk, group, "a")
@@ -779,7 +808,7 @@ def of_wrong_heartbeats_of_consumers(talk: Talk) -> None:
 
 @conversation_since("4.4.0")
 def of_consumer_groups(talk: Talk) -> None:
-    (topic,) = topics_made(talk, one=4)
+    (topic,) = topics_to_assign(talk, one=4)
     group = talk.name("group")
     eventually(lambda: found_coordinator(talk, group), "there is a coordinator")
     one, other = (ConsumerMember(talk, group, name, subscribed_topic_names=[topic]) for name in "ab")
@@ -825,7 +854,7 @@ def epoch_commits(talk: Talk, group: str, topic: str, member: ConsumerMember) ->
 @conversation_since("4.4.0")
 def of_partitions_that_change_hands(talk: Talk) -> None:
     """A member keeps revoked partitions until it reports that it has released them."""
-    (topic,) = topics_made(talk, one=4)
+    (topic,) = topics_to_assign(talk, one=4)
     group = talk.name("group")
     eventually(lambda: found_coordinator(talk, group), "there is a coordinator")
     one, other = (ConsumerMember(talk, group, name, subscribed_topic_names=[topic]) for name in "ab")
@@ -852,7 +881,7 @@ def of_partitions_that_change_hands(talk: Talk) -> None:
 
 @conversation_since("4.4.0")
 def of_static_consumers(talk: Talk) -> None:
-    (topic,) = topics_made(talk, one=2)
+    (topic,) = topics_to_assign(talk, one=2)
     group = talk.name("group")
     eventually(lambda: found_coordinator(talk, group), "there is a coordinator")
     about: Body = {"subscribed_topic_names": [topic], "instance_id": "i"}
@@ -875,7 +904,7 @@ def of_static_consumers(talk: Talk) -> None:
 @conversation_since("4.4.0")
 def of_assignors(talk: Talk) -> None:
     """How partitions are assigned; the owner of each of two equal shares is a broker's own choice."""
-    topics = topics_made(talk, one=4, other=3)
+    topics = topics_to_assign(talk, one=4, other=3)
     for assignor in ("uniform", "range"):
         for subscribed in ((topics, topics), (topics, topics[:1]), (topics[1:], topics)):
             group = talk.name(f"{assignor}-{len(subscribed[0])}{len(subscribed[1])}")
@@ -947,7 +976,7 @@ def topology_of(source: str, group: str, **changes: Any) -> Body:
 @conversation_since("4.4.0")
 def of_tasks_that_change_hands(talk: Talk) -> None:
     """A task is free when its former owner reports that it has closed it."""
-    (topic,) = topics_made(talk, one=4)
+    (topic,) = topics_to_assign(talk, one=4)
     group = talk.name("group")
     eventually(lambda: found_coordinator(talk, group), "there is a coordinator")
     topology: Body = {"epoch": 0, "subtopologies": [{"subtopology_id": "0", "source_topics": [topic]}]}
@@ -976,7 +1005,7 @@ def of_tasks_that_change_hands(talk: Talk) -> None:
 
 @conversation_since("4.4.0")
 def of_static_streams_members(talk: Talk) -> None:
-    (topic,) = topics_made(talk, one=2)
+    (topic,) = topics_to_assign(talk, one=2)
     group = talk.name("group")
     eventually(lambda: found_coordinator(talk, group), "there is a coordinator")
     topology: Body = {"epoch": 0, "subtopologies": [{"subtopology_id": "0", "source_topics": [topic]}]}
@@ -1013,7 +1042,7 @@ def settle_streams(talk: Talk, group: str, *members: StreamsMember, keep: bool =
 
 @conversation_since("4.4.0")
 def of_wrong_heartbeats_of_streams(talk: Talk) -> None:
-    (topic,) = topics_made(talk, one=1)
+    (topic,) = topics_to_assign(talk, one=1)
     group = talk.name("group")
     eventually(lambda: found_coordinator(talk, group), "there is a coordinator")
     one = StreamsMember(talk, group, "a", "p", topology_of(topic, group))
@@ -1045,7 +1074,7 @@ def of_wrong_heartbeats_of_streams(talk: Talk) -> None:
 
 @conversation_since("4.4.0")
 def of_streams_groups(talk: Talk) -> None:
-    (topic,) = topics_made(talk, one=2)
+    (topic,) = topics_to_assign(talk, one=2)
     group = talk.name("group")
     eventually(lambda: found_coordinator(talk, group), "there is a coordinator")
     topology = topology_of(topic, group)
@@ -1104,7 +1133,7 @@ def of_topics_that_streams_lack(talk: Talk) -> None:
 
 @conversation_since("4.4.0")
 def of_topics_that_do_not_fit_streams(talk: Talk) -> None:
-    two, three = topics_made(talk, two=2, three=3)
+    two, three = topics_to_assign(talk, two=2, three=3)
     wrong: list[Body] = [
         {"source_topics": [two, three], "copartition_groups": [{"source_topics": [0, 1]}]},
         {
@@ -1125,7 +1154,7 @@ def of_topics_that_do_not_fit_streams(talk: Talk) -> None:
 @conversation_since("4.4.0")
 def of_standbys(talk: Talk) -> None:
     """Each process has a task once; the assignment of two tasks with equal load is a broker's own choice."""
-    (topic,) = topics_made(talk, one=3)
+    (topic,) = topics_to_assign(talk, one=3)
     group = talk.name("group")
     eventually(lambda: found_coordinator(talk, group), "there is a coordinator")
     for key, value in (("streams.num.standby.replicas", "1"), ("no.such.setting", "1")):
@@ -1165,7 +1194,7 @@ def numbers(member: StreamsMember) -> list[int]:
 @conversation_since("4.4.0")
 def of_hosts_of_streams(talk: Talk) -> None:
     """Members receive the partitions of each endpoint."""
-    (topic,) = topics_made(talk, one=2)
+    (topic,) = topics_to_assign(talk, one=2)
     group = talk.name("group")
     eventually(lambda: found_coordinator(talk, group), "there is a coordinator")
     topology: Body = {"epoch": 0, "subtopologies": [{"subtopology_id": "0", "source_topics": [topic]}]}
@@ -1254,7 +1283,7 @@ def acl_filter(**of: Any) -> Body:
 
 
 def of_access_control_lists(talk: Talk) -> None:
-    (topic,) = topics_made(talk, one=1)
+    (topic,) = topics_to_assign(talk, one=1)
     for wrong in (
         forbidding(TOPIC, ""),
         forbidding(CLUSTER, "another"),
@@ -1297,7 +1326,7 @@ def of_access_control_lists(talk: Talk) -> None:
 
 
 def of_what_is_forbidden(talk: Talk) -> None:
-    secret, free = topics_made(talk, secret=1, free=1)
+    secret, free = topics_to_assign(talk, secret=1, free=1)
     group, id_ = talk.name("group"), talk.name("transactional")
     identity = id_of(talk, secret)
     lists = [forbidding(TOPIC, secret), forbidding(GROUP, group), forbidding(TRANSACTIONAL_ID, id_)]
