@@ -51,9 +51,9 @@ GAPS: dict[str, tuple[str, ...]] = {
         "task_manager.TaskManager.suspend_tasks_and_state: except Exception",
         "assigned_tasks.AssignedTasks.suspend_tasks: ",
         "assigned_tasks.AssignedTasks.apply_to_running_tasks: except Exception",
-        "assigned_tasks.AssignedTasks._act: except Exception",
-        "assigned_tasks.AssignedTasks._act: exception ",
-        "assigned_tasks.AssignedTasks._act: raise again",
+        "assigned_tasks.AssignedTasks.acting: except Exception",
+        "assigned_tasks.AssignedTasks.acting: exception ",
+        "assigned_tasks.AssignedTasks.acting: raise again",
     ),
     "a close that is not clean raises nothing": (
         "assigned_tasks.AssignedTasks.close_non_running_tasks: ",

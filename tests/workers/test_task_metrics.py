@@ -127,7 +127,7 @@ def test_the_state_of_a_thread_is_a_number(cluster: DirectKafka, application: Ma
     builder = StreamsBuilder()
     builder.stream(IN).foreach(lambda key, value: None)
     thread = application(builder.build()).thread().until_running()
-    process_id = thread.thread._parts.spec.process_id
+    process_id = thread.thread._parts.context.spec.process_id
     assert measured(thread, "stream-thread-metrics", process_id=process_id) == {"thread-state": 4.0}  # RUNNING
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 
 from penstock.clients.group.membership import RetriableCommitError
 from penstock.clients.log_context import PrefixedLogger, listed
@@ -77,19 +78,25 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
         Tasks share the limit of async calls in flight. First all of them forward completed records; then the task with
         the fewest waiting records is first. Otherwise the first task would take every free place.
         """
+        processed = 0
         tasks = [task for task in self.running.values() if task.has_work]
         if any(task.records_waiting for task in tasks):
-            self._sum("process", lambda task: task.pass_on(), tasks)
-            tasks = sorted(tasks, key=lambda task: task.records_waiting)
-        return self._sum("process", lambda task: task.process(max_records), tasks)
+            for task in tasks:
+                with self.interruptible(task, "process"):
+                    task.pass_on()
+            tasks.sort(key=lambda task: task.records_waiting)
+        for task in tasks:
+            with self.interruptible(task, "process"):
+                processed += task.process(max_records)
+        return processed
 
     def punctuate(self) -> int:
         """Run due punctuations of every running task, by stream time and wall clock. Returns how many ran."""
-        return self._sum(
-            "punctuate",
-            lambda task: task.maybe_punctuate_stream_time() + task.maybe_punctuate_system_time(),
-            [task for task in self.running.values() if task.has_punctuations],
-        )
+        punctuated = 0
+        for task in [task for task in self.running.values() if task.has_punctuations]:
+            with self.interruptible(task, "punctuate"):
+                punctuated += task.maybe_punctuate_stream_time() + task.maybe_punctuate_system_time()
+        return punctuated
 
     def maybe_commit_per_user_requested(self, commit: Callable[[Collection[StreamTask]], int]) -> int:
         """Commit the running tasks that asked for it, with the given function. Returns how many were committed."""
@@ -129,13 +136,15 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
         """Return a description of the tasks by state."""
         return super().describe(indent) + self._describe(self.restoring, indent, "Restoring:")
 
-    def _sum(self, name: str, action: Callable[[StreamTask], int], tasks: Iterable[StreamTask]) -> int:
-        """Call action for running tasks in this order. Unlike apply_to_running_tasks it stops at the first error."""
-        done = 0
-        for task in tasks:
-            try:
-                done += self._act(task, action, name)
-            except BrokerUnavailableError as error:
-                self.timeouts.failed([task.task_id], f"a request of the user's code ({name})", error)
-                self.interrupted.add(task.task_id)
-        return done
+    @contextmanager
+    def interruptible(self, task: StreamTask, name: str) -> Iterator[None]:
+        """As ``acting``, but a task whose user's code gets no answer from a broker must be reopened.
+
+        Raises TaskTimeoutError if there was none for task.timeout.ms.
+        """
+        try:
+            with self.acting(task, name):
+                yield
+        except BrokerUnavailableError as error:
+            self.timeouts.failed([task.task_id], f"a request of the user's code ({name})", error)
+            self.interrupted.add(task.task_id)

@@ -5,7 +5,8 @@ A task holds its own state; Kafka's registries (created, restoring, running, sus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Generic, NoReturn, TypeVar
 
 from penstock.clients.log_context import PrefixedLogger, listed
@@ -17,7 +18,6 @@ from .task import Task
 from .task_state import TaskState
 
 T = TypeVar("T", bound=Task)
-R = TypeVar("R")
 
 
 class FirstError:
@@ -244,17 +244,19 @@ class AssignedTasks(Generic[T]):
         first = FirstError()
         for task in self.running.values():
             try:
-                self._act(task, action, name)
+                with self.acting(task, name):
+                    action(task)
             except TaskMigratedError:
                 raise
             except Exception as error:  # noqa: BLE001  raised below
                 first.note(error)
         first.reraise()
 
-    def _act(self, task: T, action: Callable[[T], R], name: str) -> R:
-        """Call action for a task. A migrated task is closed as a zombie; all errors are raised."""
+    @contextmanager
+    def acting(self, task: T, name: str) -> Iterator[None]:
+        """Log the errors of an action on a task, and close it as a zombie if it has migrated. All errors are raised."""
         try:
-            return action(task)
+            yield
         except TaskMigratedError as error:
             self.log.info(
                 "Failed to %s %s %s since it got migrated to another thread already. "

@@ -59,25 +59,27 @@ class StreamThread:
     """Runs the tasks that its group assigns, until it is shut down or fails for good."""
 
     def __init__(self, parts: StreamThreadParts) -> None:
-        self.name = parts.name
-        self.task_manager = parts.task_manager
-        self.metrics = parts.metrics
+        context, tasks = parts.context, parts.tasks
+        self.name = context.name
+        self.task_manager = tasks.manager
+        self.metrics = context.metrics
         self.num_iterations = 1
         self.paused = False
         self._parts = parts
-        self._log = parts.log
-        self.time = parts.time
-        self._states = parts.states
-        self._states.listener = lambda old, new: parts.control.report(StateChanged(old.name, new.name))
-        self._consumer = parts.consumer
+        self._log = context.log
+        self.time = context.time
+        self._clock = context.clock
+        self._states = context.states
+        self._states.listener = lambda old, new: context.control.report(StateChanged(old.name, new.name))
+        self._consumer = tasks.consumer
         self.group = parts.group
-        self.producer = parts.producer
-        self.changelog_reader = parts.changelog_reader
-        self.global_state = parts.global_state
+        self.producer = tasks.producer
+        self.changelog_reader = tasks.changelog_reader
+        self.global_state = tasks.global_state
         self.status = parts.status
-        self.commands = ThreadCommands(parts.control, self, parts.answers, parts.telemetry)
+        self.commands = ThreadCommands(context.control, self, parts.answers, parts.telemetry)
         self._batches = BatchSizer()
-        config = parts.config
+        config = context.config
         self.poll_ms: int = config["poll.ms"]
         self._poll_records: int = config["max.poll.records"]
         self._commit_interval_ms: int = config["commit.interval.ms"]
@@ -85,7 +87,7 @@ class StreamThread:
         self._max_poll_interval_ms: int = config["max.poll.interval.ms"]
         self._buffer_limit = max(config["buffered.records.per.partition"], config["max.poll.records"])
         self._last_poll_ms = self._last_commit_ms = self._last_purge_ms = self._last_persist_ms = self.time.now_ms
-        self._leave_group = parts.instance_id is None
+        self._leave_group = context.instance_id is None
         self._shutdown_deadline_ms = 0
 
     @classmethod
@@ -135,8 +137,8 @@ class StreamThread:
         The supervisor and systemd already know that the process is up: from now on it may wait for its brokers.
         """
         self._states.transition_to(_S.STARTING)
-        self.metrics.thread_start_time_ms = self._parts.clock.wall_clock_ms()
-        self.status.wait_for(f"a broker of {self._parts.config['bootstrap.servers']} to answer")
+        self.metrics.thread_start_time_ms = self._clock.wall_clock_ms()
+        self.status.wait_for(f"a broker of {self._parts.context.config['bootstrap.servers']} to answer")
         self._until(self.producer.initialize)
         self.global_state.start()
         self._until(self.global_state.catch_up)
@@ -157,7 +159,7 @@ class StreamThread:
         A pending rebalance is completed first, because nothing can be committed during it.
         """
         return self.is_running or (
-            self.group.rebalance_in_progress and self._parts.clock.monotonic_ms() < self._shutdown_deadline_ms
+            self.group.rebalance_in_progress and self._clock.monotonic_ms() < self._shutdown_deadline_ms
         )
 
     def run_once_guarded(self) -> None:
@@ -200,7 +202,7 @@ class StreamThread:
         self._log.info("Informed to shut down")
         self._leave_group = self._leave_group or leave_group
         self.group.closing = True
-        self._shutdown_deadline_ms = self._parts.clock.monotonic_ms() + SHUTDOWN_REBALANCE_WAIT_MS
+        self._shutdown_deadline_ms = self._clock.monotonic_ms() + SHUTDOWN_REBALANCE_WAIT_MS
         if self._states.transition_to(_S.PENDING_SHUTDOWN) is _S.CREATED:
             self.complete_shutdown(clean_run=True)  # it was never started, so there is no loop to do it
 
@@ -212,18 +214,18 @@ class StreamThread:
         self._states.transition_to(_S.PENDING_SHUTDOWN)
         self._log.info("Shutting down %s", "clean" if clean_run else "unclean")
         parts = self._parts
-        unclosed = self._close("task manager", lambda: parts.task_manager.shutdown(clean_run))
+        unclosed = self._close("task manager", lambda: parts.tasks.manager.shutdown(clean_run))
         if unclosed is not None and clean_run:
             self._report(unclosed)
         self._close("telemetry", parts.telemetry.close)  # with the last totals, while the clients are connected
         self._close("producer", self.producer.close)
         # Leaving lets others take over immediately; a static member's tasks wait for its replacement.
         self._close("group membership", lambda: parts.group.close(self._leave_group))
-        self._close("changelog reader", parts.changelog_reader.close)
-        self._close("event loop", parts.async_calls.close)  # it wakes the consumer
-        self._close("consumer", parts.consumer.close)
-        self._close("global state", parts.global_state.close)
-        for name, close in parts.close_clients.items():
+        self._close("changelog reader", parts.tasks.changelog_reader.close)
+        self._close("event loop", parts.tasks.async_calls.close)  # it wakes the consumer
+        self._close("consumer", parts.tasks.consumer.close)
+        self._close("global state", parts.tasks.global_state.close)
+        for name, close in parts.close_last.items():
             self._close(name, close)
         self._states.transition_to(_S.DEAD)
         self._log.info("Shutdown complete")
@@ -239,7 +241,7 @@ class StreamThread:
 
     def _report(self, error: BaseException) -> None:
         text = "".join(traceback.format_exception(error))
-        self._parts.control.report(Failed.of(error, text, logged=True))
+        self._parts.context.control.report(Failed.of(error, text, logged=True))
 
     # -- one iteration
 
@@ -314,8 +316,8 @@ class StreamThread:
         try:
             records = self._consumer.poll(self._poll_records, poll_time_ms / 1000)
         except InvalidOffsetError as error:
-            self._parts.invalid_positions.add(error)
-        self._parts.invalid_positions.reset()
+            self._parts.tasks.invalid_positions.add(error)
+        self._parts.tasks.invalid_positions.reset()
         return records
 
     def initialize_and_restore_phase(self) -> int:
@@ -326,7 +328,7 @@ class StreamThread:
         ):
             return 0
         self._log.debug("State is %s; initializing tasks if necessary", state.name)
-        clock = self._parts.clock
+        clock = self._clock
         deadline_ms = clock.monotonic_ms() + self._restore_budget.ms
         if self.task_manager.update_new_and_restoring_tasks(lambda: clock.monotonic_ms() < deadline_ms):
             took_ms = clock.monotonic_ms() - self.group.listener.last_partition_assigned_ms
@@ -466,7 +468,7 @@ class StreamThread:
         if self.time.now_ms - self._last_purge_ms > self._purge_interval_ms:
             self.task_manager.maybe_purge_committed_records()
             self._last_purge_ms = self.time.now_ms
-        self._last_commit_ms = self._parts.clock.monotonic_ms()
+        self._last_commit_ms = self._clock.monotonic_ms()
         return committed
 
     def maybe_update_standby_tasks(self) -> int:

@@ -1,0 +1,132 @@
+"""A stream thread's part in its group: assignor, membership, and the rebalancer over its tasks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from penstock.clients.group.group_member import StreamsGroupMember
+from penstock.clients.group.membership import GroupMembership
+from penstock.topology.errors import StreamsError
+from penstock.topology.graph.topology_facts import facts_of, pack_facts
+
+from ..control.messages import ApplicationShutdownRequested
+from ..group.assignment.described_members import tasks_given
+from ..group.assignment.group_gate import refuse_consumers, refuse_other_topology
+from ..group.assignment.streams_partition_assignor import StreamsPartitionAssignor
+from ..group.assignment.streams_settings import tell_broker_settings
+from ..group.assignment.streams_topology import streams_topology
+from ..group.internal_topic_manager import InternalTopicManager
+from ..group.rebalance_listener import RebalanceListener
+from ..group.rebalancer import Rebalancer
+from ..group.source_topics import BuiltTopologies, SourceTopics
+from ..group.streams_metadata import HostReporter
+from ..group.task_offset_reporter import TaskOffsetReporter
+from ..group.topic_names import TopicNames
+from ..group.topology_push import described_topology
+from ..restore.store_changelog_reader import StoreChangelogReader
+from ..tasks.task_manager import TaskManager
+from .thread_clients import ThreadClients
+from .thread_context import ThreadContext
+
+
+class ThreadGroup:
+    """Creates the membership, and later the rebalancer, which needs the tasks."""
+
+    def __init__(
+        self, context: ThreadContext, clients: ThreadClients, topologies: BuiltTopologies, topics: TopicNames
+    ) -> None:
+        self._context, self._clients, self._topologies, self._topics = context, clients, topologies, topics
+        self._assignor = StreamsPartitionAssignor(
+            context.config,
+            UUID(context.spec.process_id),
+            clients.changelog_offsets(),
+            context.clock,
+            context.logger("streams_partition_assignor"),
+            context.config.with_prefix("client.tag."),
+            rack=context.config["client.rack"],
+            facts=pack_facts(facts_of(context.topology, context.config)),
+        )
+        self.membership = self._membership()
+
+    def _membership(self) -> GroupMembership:
+        context = self._context
+        supplier, client_id = context.supplier, f"{context.name}-member"
+        if not context.broker_assigns:
+            return supplier.get_group_member(client_id, self._assignor.assign, context.instance_id)
+        tell_broker_settings(context.config, context.log)
+        topology = streams_topology(self._topologies, context.config)
+        if context.config["topology.description.push.enabled"]:
+            description = described_topology(context.topology.describe(), self._topics.full)
+            topology = replace(topology, description=description)
+        return supplier.get_streams_group_member(client_id, topology, context.instance_id)
+
+    def member_labels(self) -> dict[str, str]:
+        """Return what describes this thread's member in pushed metrics (Kafka: ClientTelemetryProvider)."""
+        labels = {
+            "group_id": self._context.application_id,
+            "group_instance_id": self._context.instance_id,
+            "group_member_id": self.membership.member_id,
+        }
+        return {name: value for name, value in labels.items() if value}
+
+    def rebalancer(self, task_manager: TaskManager, changelog_reader: StoreChangelogReader) -> Rebalancer:
+        """Return what takes these tasks through the rebalances of the group."""
+        context, membership = self._context, self.membership
+        reporter = None
+        if isinstance(membership, StreamsGroupMember):
+            reporter = TaskOffsetReporter(membership.report_task_offsets, task_manager, changelog_reader, context.clock)
+        listener = RebalanceListener(
+            task_manager,
+            context.states,
+            context.clock,
+            lambda: context.control.report(ApplicationShutdownRequested()),
+            context.log,
+        )
+        return Rebalancer(
+            membership,
+            self._assignor,
+            self._source_topics(),
+            task_manager,
+            listener,
+            context.clock,
+            context.log,
+            reporter,
+            HostReporter(context.control.report, self._topologies, self._topics),
+            None if context.broker_assigns else self._refuse_other_group,
+            context.spans,
+        )
+
+    def _source_topics(self) -> SourceTopics:
+        context, clients = self._context, self._clients
+        log = context.logger("internal_topic_manager")
+        manager = InternalTopicManager(clients.admin, context.config, context.clock, log, context.sleep)
+        return SourceTopics(
+            self._topologies,
+            clients.topic_counts,
+            (lambda _, patience_ms: clients.topic_counts(patience_ms))
+            if context.broker_assigns  # it makes the topics, too
+            else manager.make_ready,
+            manager.look,
+            lambda infos, counts: self._assignor.update_topics(infos, counts, manager.partition_racks),
+            context.clock,
+            clients.metadata_max_age_ms("consumer.", "main.consumer."),
+            log,
+        )
+
+    def _refuse_other_group(self) -> None:
+        """Check the topology of the group's members before joining; without an answer, join.
+
+        This host's own members do not count: they are remains of an earlier run, until their session ends.
+        """
+        context = self._context
+        try:
+            group = self._clients.offsets_reader.describe()
+        except StreamsError as error:
+            context.log.info("The group's topology could not be read before joining: %s", error)
+            return
+        if group.protocol == "consumer":
+            refuse_consumers(context.application_id, [member.client_id for member in group.members])
+        own = (context.instance_id or "").rpartition("-")[0]
+        others = [tasks_given(m) for m in group.members if not own or (m.instance_id or "").rpartition("-")[0] != own]
+        refuse_other_topology(context.application_id, others, self._topologies.infos())
