@@ -32,6 +32,7 @@ from penstock import (
 )
 from penstock.testing import TopologyTestDriver
 from penstock.topology.context.store_interfaces import StoreBackend
+from tests.examples import one_of
 from tests.own_stores import OwnRows, OwnSessions, OwnSuppliers, OwnWindows
 
 TEXT = Serdes.string()
@@ -170,7 +171,7 @@ def test_own_stores_give_the_results_of_those_in_memory(name: str, cache_bytes: 
 @CACHES
 @pytest.mark.parametrize("kind", [RocksDBDslStoreSuppliers, InMemoryDslStoreSuppliers])
 @pytest.mark.parametrize("store_format", ["DEFAULT", "HEADERS"])
-@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("name", one_of(3, TOPOLOGIES))
 def test_suppliers_that_choose_the_built_in_stores_change_nothing(
     name: str, kind: type[DslStoreSuppliers], store_format: str, cache_bytes: int
 ) -> None:

@@ -61,7 +61,7 @@ def test_it_counts_again_if_the_user_accepts_this(counting: Counting, admin: Adm
 
 
 @GUARANTEES
-@pytest.mark.parametrize("protocol", ["classic", "streams"])
+@pytest.mark.parametrize("protocol", ["classic", pytest.param("streams", marks=pytest.mark.slow)])
 def test_a_changelog_that_is_gone_does_not_end_the_state_on_disk(
     counting: Counting, admin: AdminClient, guarantee: str, protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
