@@ -136,7 +136,7 @@ class StreamTableJoin(Node):
         name: str,
         child: Node | None,
         joiner: Callable[..., Any],
-        with_key: bool,
+        keys: int,
         left_join: bool,
         dropped: Callable[[str], None],
         rows: RowGetter,

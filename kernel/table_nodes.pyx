@@ -489,20 +489,22 @@ cdef class TableSource(RowNode):
 
 @cython.final
 cdef class StreamTableJoin(Node):
-    """Joins a record with its key's row: joiner(left, right), or (key, left, right) with with_key.
+    """Joins a record with its key's row: joiner(left, right).
 
-    as_of(key, timestamp): reads the row of a versioned table; rows: of any other one. mapper(key, value): the key of a
-    global table's row, None for other tables. dropped: see RowNode.
+    keys: how many keys joiner gets before these: 1 is the record's, 2 are the record's and the row's. as_of(key,
+    timestamp): reads the row of a versioned table; rows: of any other one. mapper(key, value): the key of a global
+    table's row, None for other tables. dropped: see RowNode.
     """
 
     cdef object joiner, dropped, as_of, mapper
-    cdef bint with_key, left_join
+    cdef int keys
+    cdef bint left_join
     cdef RowGetter rows
 
-    def __init__(self, task, name, child, joiner, bint with_key, bint left_join, dropped, RowGetter rows not None, as_of,
+    def __init__(self, task, name, child, joiner, int keys, bint left_join, dropped, RowGetter rows not None, as_of,
                  mapper):
         Node.__init__(self, task, name, child)
-        self.joiner, self.with_key, self.left_join, self.dropped = joiner, with_key, left_join, dropped
+        self.joiner, self.keys, self.left_join, self.dropped = joiner, keys, left_join, dropped
         self.rows, self.as_of, self.mapper = rows, as_of, mapper
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
@@ -523,11 +525,16 @@ cdef class StreamTableJoin(Node):
         if row is not None:
             right = fields_of(row)[0]
         task.written_value = None
-        joined = self.joiner(key_of(key), value, right) if self.with_key else self.joiner(value, right)
+        if self.keys == 0:
+            joined = self.joiner(value, right)
+        elif self.keys == 1:
+            joined = self.joiner(key_of(key), value, right)
+        else:
+            joined = self.joiner(key_of(key), row_key, value, right)
         return deliver(self.child, key, joined, timestamp, headers)
 
     cpdef int use_of_key(self, serde) except -1:
-        if self.with_key or self.as_of is not None or self.mapper is not None:
+        if self.keys or self.as_of is not None or self.mapper is not None:
             return READS
         return self.child.use_of_key(serde) | self.rows.use_of_key(serde)
 

@@ -119,6 +119,33 @@ def test_a_global_table_is_found_by_a_key_of_the_streams_value(
     assert [value for _, value, _ in flow.read()] == expected
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("inner", ["k/a/a1/G", "None/a/a2/G"]), ("left", ["k/a/a1/G", "k/None/none/None", "k/b/b1/None", "None/a/a2/G"])],
+)
+@pytest.mark.parametrize("selector_first", [True, False])
+def test_a_joiner_gets_the_streams_key_and_the_selected_one(
+    start: Any, text: Options, kind: str, expected: list[str], selector_first: bool
+) -> None:
+    def key_of(key: str, value: str) -> str | None:
+        return value and (None if value == "none" else value[0])
+
+    def joined(key: str | None, selected: str | None, left: str, right: str | None) -> str:
+        return f"{key}/{selected}/{left}/{right}"
+
+    def declare(builder: Any) -> None:
+        table, stream = builder.global_table("global", **text), builder.stream("stream", **text)
+        functions: Any = (key_of, joined) if selector_first else (joined,)
+        named: Any = {} if selector_first else {"key_selector": key_of}
+        result = getattr(stream, METHODS[kind])(table, *functions, with_mapped_key=True, **named)
+        result.to("out", **text)
+
+    flow = start(declare).pipe("global", "a", "G")
+    for key, value in (("k", "a1"), ("k", "none"), ("k", "b1"), (None, "a2"), ("k", None)):
+        flow.pipe("stream", key, value)
+    assert [value for _, value, _ in flow.read()] == expected
+
+
 def versioned(builder: Any, topic: str, text: Options) -> Any:
     supplier = Stores.persistent_versioned_key_value_store(topic + "-store", 1000)
     return builder.table(topic, store=Materialized(supplier, **text), **text)

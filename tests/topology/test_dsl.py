@@ -107,6 +107,10 @@ VERSIONED = Stores.persistent_versioned_key_value_store("v", 100)
         (lambda b, s: s.join(b.stream("y"), "x", JoinWindows(5)), "joiner must be a function"),
         (lambda b, s: s.join(b.table("y"), one, JoinWindows(5)), "a join with a table has no windows"),
         (lambda b, s: s.join(b.global_table("y"), one), r"needs key_selector\(key, value\)"),
+        (
+            lambda b, s: s.join(b.global_table("y"), one, key_selector=one, with_key=True, with_mapped_key=True),
+            r"joiner\(stream key, mapped key, left, right\); leave out with_key",
+        ),
         (lambda b, s: s.join(s.group_by_key(), one), "a stream joins a KStream, KTable or GlobalKTable"),
         (lambda b, s: s.outer_join(b.table("y"), one, None), "use left_join"),
         (lambda b, s: b.table("y").outer_join(b.table("z"), one, foreign_key=str), "no outer join by foreign key"),
@@ -125,6 +129,8 @@ def test_the_error_names_a_wrong_option_of_a_join() -> None:
     builder = StreamsBuilder()
     with pytest.raises(TypeError, match=r"wrong options of join\(\): .*'windos'"):
         builder.stream("a").join(builder.table("b"), one, windos=5)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"wrong options of join\(\): .*'with_mapped_key'"):
+        builder.stream("c").join(builder.table("d"), one, with_mapped_key=True)  # type: ignore[call-overload]
 
 
 def test_grace_beyond_the_history_of_the_table_is_refused() -> None:

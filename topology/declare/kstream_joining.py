@@ -99,7 +99,28 @@ class JoiningStream(AbstractStream, Generic[K, V]):
         with_key: Literal[True],
         name: str | None = None,
     ) -> KStream[K, VR]: ...
-    @shows_options(StreamJoinOptions, with_key=False)
+    @overload
+    def join(
+        self,
+        other: GlobalKTable[KO, VO],
+        joiner: Callable[[K, KO, V, VO], VR],
+        *,
+        key_selector: Callable[[K, V], KO | None],
+        with_mapped_key: Literal[True],
+        name: str | None = None,
+    ) -> KStream[K, VR]: ...
+    @overload
+    def join(
+        self,
+        other: GlobalKTable[KO, VO],
+        key_selector: Callable[[K, V], KO | None],
+        joiner: Callable[[K, KO, V, VO], VR],
+        /,
+        *,
+        with_mapped_key: Literal[True],
+        name: str | None = None,
+    ) -> KStream[K, VR]: ...
+    @shows_options(StreamJoinOptions, with_key=False, with_mapped_key=False)
     def join(
         self,
         other: KStream[K, Any] | KTable[K, Any] | GlobalKTable[Any, Any],
@@ -115,7 +136,8 @@ class JoiningStream(AbstractStream, Generic[K, V]):
         - with a stream: windows (JoinWindows) sets how far apart records may be; store is the base name of both window
           stores, or a Materialized with their store type and logging; this_store and other_store are suppliers
         - with a table: grace, how long records wait for updates of a versioned table (``timedelta`` or ms)
-        - with a global table: key_selector(key, value) -> its key; ``join(table, key_selector, joiner)`` works too
+        - with a global table: key_selector(key, value) -> its key; ``join(table, key_selector, joiner)`` works too;
+          with_mapped_key: joiner(key, selected key, left, right) -> value (KIP-1340)
         """
         return self._join(other, joiner, windows, "inner", options)
 
@@ -199,7 +221,28 @@ class JoiningStream(AbstractStream, Generic[K, V]):
         with_key: Literal[True],
         name: str | None = None,
     ) -> KStream[K, VR]: ...
-    @shows_options(StreamJoinOptions, with_key=False)
+    @overload
+    def left_join(
+        self,
+        other: GlobalKTable[KO, VO],
+        joiner: Callable[[K, KO | None, V, VO | None], VR],
+        *,
+        key_selector: Callable[[K, V], KO | None],
+        with_mapped_key: Literal[True],
+        name: str | None = None,
+    ) -> KStream[K, VR]: ...
+    @overload
+    def left_join(
+        self,
+        other: GlobalKTable[KO, VO],
+        key_selector: Callable[[K, V], KO | None],
+        joiner: Callable[[K, KO | None, V, VO | None], VR],
+        /,
+        *,
+        with_mapped_key: Literal[True],
+        name: str | None = None,
+    ) -> KStream[K, VR]: ...
+    @shows_options(StreamJoinOptions, with_key=False, with_mapped_key=False)
     def left_join(
         self,
         other: KStream[K, Any] | KTable[K, Any] | GlobalKTable[Any, Any],

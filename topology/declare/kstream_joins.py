@@ -124,6 +124,7 @@ class _GlobalTableJoin:
     left_join: bool
     key_selector: Callable[[Any, Any], object] | None = field(default=None, kw_only=True)
     with_key: bool = field(default=False, kw_only=True)
+    with_mapped_key: bool = field(default=False, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
 
@@ -131,9 +132,18 @@ def _global_table_join(join: _GlobalTableJoin) -> KStream[Any, Any]:
     stream = join.stream
     if join.key_selector is None:
         raise TopologyError(f"{stream.name}: a join with a global table needs key_selector(key, value) -> its key")
+    if join.with_key and join.with_mapped_key:
+        raise TopologyError(
+            f"{stream.name}: with_mapped_key=True calls joiner(stream key, mapped key, left, right); leave out with_key"
+        )
     name = Named(join.name).or_generate(stream.builder, "KSTREAM-LEFTJOIN-")
     operator = KStreamGlobalKTableJoin(
-        join.table.value_getter_supplier(), join.joiner, join.key_selector, join.left_join, join.with_key
+        join.table.value_getter_supplier(),
+        join.joiner,
+        join.key_selector,
+        join.left_join,
+        join.with_key,
+        join.with_mapped_key,
     )
     node = StreamTableJoinNode(name, operator)
     node.null_key_relaxed_join = join.left_join

@@ -57,9 +57,10 @@ class TableJoinedOptions(JoinedOptions, total=False):
 
 
 class StreamJoinOptions(StreamJoinedOptions, TableJoinedOptions, total=False):
-    """The options of all joins of a stream; key_selector is for a global table."""
+    """The options of all joins of a stream; key_selector and with_mapped_key are for a global table."""
 
     with_key: bool
+    with_mapped_key: bool
     key_selector: Callable[[Any, Any], object] | None
 
 

@@ -26,8 +26,8 @@ KeyMapper = Callable[[Any, Any], Any]
 class KStreamGlobalKTableJoin(Operator):
     """Joins each record with the row of a global table under mapper(key, value).
 
-    joiner(left, right), or (key, left, right) with with_key; key is the stream's. Records without value or, in an inner
-    join, without mapped key are dropped.
+    joiner(left, right), or (key, left, right) with with_key; key is the stream's. With with_mapped_key (stream's key,
+    mapped key, left, right) (KIP-1340). Records without value or, in an inner join, without mapped key are dropped.
     """
 
     value_getter_supplier: KTableValueGetterSupplier
@@ -35,11 +35,13 @@ class KStreamGlobalKTableJoin(Operator):
     mapper: KeyMapper
     left_join: bool
     with_key: bool = False
+    with_mapped_key: bool = False
 
     @override
     def compile(self, node: NodeContext) -> Node:
         rows = row_getter(self.value_getter_supplier.compile(node))
-        join = node.task, node.name, node.child, self.joiner, self.with_key, self.left_join, node.dropped
+        keys = 2 if self.with_mapped_key else int(self.with_key)
+        join = node.task, node.name, node.child, self.joiner, keys, self.left_join, node.dropped
         return StreamTableJoin(*join, rows, None, self.mapper)
 
 
@@ -65,7 +67,7 @@ class KStreamKTableJoin(Operator):
     @override
     def compile(self, node: NodeContext) -> Process | Node:
         getter = self.value_getter_supplier.compile(node)
-        parts = node.task, node.name, node.child, self.joiner, self.with_key, self.left_join, node.dropped
+        parts = node.task, node.name, node.child, self.joiner, int(self.with_key), self.left_join, node.dropped
         join = StreamTableJoin(*parts, row_getter(getter), getter.get_as_of, None)
         if self.grace_ms is None:
             return join

@@ -82,6 +82,24 @@ def topology() -> Topology:
         ),
         KStream[str, tuple[str, str | None]],
     )
+    assert_type(
+        orders.left_join(
+            products,
+            lambda key, product_id, order, product: (key, product_id, product),
+            key_selector=lambda key, order: order.product,
+            with_mapped_key=True,
+        ),
+        KStream[str, tuple[str, int | None, str | None]],
+    )
+    assert_type(
+        orders.join(
+            products,
+            lambda key, order: order.product,
+            lambda key, product_id, order, product: (key, product_id, order, product),
+            with_mapped_key=True,
+        ),
+        KStream[str, tuple[str, int, Order, str]],
+    )
 
     latest, paid = orders.to_table(), payments.to_table()
     assert_type(latest.join(paid, lambda order, paid: order.pieces * paid, store="values"), KTable[str, float])
