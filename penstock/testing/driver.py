@@ -189,8 +189,8 @@ class TopologyTestDriver:
         return set(self._outputs)
 
     def dropped_records(self) -> dict[tuple[str, str], int]:
-        """Return how many records were dropped, by node and reason."""
-        return dict(self.task.dropped)
+        """Return how many records were dropped, by node and reason, those of global stores too."""
+        return dict(self.task.dropped if self._global_task is None else self.task.dropped + self._global_task.dropped)
 
     def metrics(self) -> list[Metric]:
         """Return the metrics that processors have added (``ProcessorContext.metrics``)."""

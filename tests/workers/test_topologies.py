@@ -11,10 +11,11 @@ import pytest
 
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import StreamsError
-from penstock.topology.processor_api import Punctuation
-from penstock.topology.records import TaskId, TopicPartition
+from penstock.topology.processor_api import Processor, Punctuation
+from penstock.topology.records import Record, TaskId, TopicPartition
 from penstock.topology.serdes.serdes import Serdes
 from penstock.topology.stores.materialized import Materialized
+from penstock.topology.stores.stores import Stores
 from penstock.topology.stores.windows import JoinWindows
 from penstock.workers.control.messages import Status
 from penstock.workers.control.stream_thread_state import StreamThreadState
@@ -397,3 +398,77 @@ def test_a_standby_task_of_a_source_topic_waits_at_the_committed_offset(
     standby.step(4)
     assert store.get("a").value == "value"
     assert store.committed_offset() == 2
+
+
+class Lengths(Processor[str, str, None, None]):
+    """Keeps a number of each value in a global store; fails for a value that is none."""
+
+    def process(self, record: Record[str, str]) -> None:
+        self.context.get_state_store("numbers").put(record.key, int(record.value))
+
+
+def with_global_store() -> Any:
+    builder = StreamsBuilder()
+    store = Stores.key_value_store_builder(
+        Stores.persistent_key_value_store("numbers"), Serdes.string(), Serdes.int64()
+    )
+    builder.add_global_store(store.with_logging_disabled(), TABLE, Lengths, **TEXT)
+    builder.stream(IN, **TEXT).to(OUT, **TEXT)
+    return builder.build()
+
+
+@pytest.fixture
+def with_table(cluster: DirectKafka) -> DirectKafka:
+    for topic in (IN, OUT, TABLE, "dead"):
+        cluster.create_topic(topic, 1)
+    return cluster
+
+
+def test_the_processing_handler_decides_about_global_stores(
+    with_table: DirectKafka, application: MakeApplication
+) -> None:
+    """Also during the restore, which passes the records to the processor; and no process writes a dead letter."""
+    config = {"processing.exception.handler.global.enabled": True, "processing.exception.handler": "continue"}
+    app = application(with_global_store(), **config, errors_dead_letter_queue_topic_name="dead")
+    for key, value in ((b"a", b"1"), (b"b", b"two"), (b"c", b"3")):
+        with_table.append(TABLE, 0, key, value, 1)
+    thread = app.thread().until_running()
+    rows = thread.global_state.store("numbers")
+    assert dict(rows.all()) == {"a": 1, "c": 3}
+    with_table.append(TABLE, 0, b"a", b"none", 2)
+    with_table.append(TABLE, 0, b"d", b"4", 2)
+    thread.step()
+    assert dict(rows.all()) == {"a": 1, "c": 3, "d": 4}
+    thread.close()
+    again = app.thread().until_running()
+    reader = again.supplier.made["client-StreamThread-1-global-consumer"]
+    assert reader.starts == {TopicPartition(TABLE, 0): 5}  # a dropped record leaves no gap
+    assert dict(again.global_state.store("numbers").all()) == {"a": 1, "c": 3, "d": 4}
+    assert with_table.records("dead") == []
+
+
+@pytest.mark.parametrize("restoring", [True, False])
+def test_without_the_setting_a_failure_in_a_global_store_ends_the_thread(
+    with_table: DirectKafka, application: MakeApplication, restoring: bool
+) -> None:
+    app = application(with_global_store(), **{"processing.exception.handler": "continue"})
+    if not restoring:
+        thread = app.thread().until_running()
+    with_table.append(TABLE, 0, b"b", b"two", 1)
+    with pytest.raises(StreamsError, match="processor=KTABLE-SOURCE-0000000001, topic=table, partition=0, offset=0"):
+        app.thread().until_running() if restoring else thread.step()
+
+
+def test_a_record_of_a_global_store_that_cannot_be_read_gets_no_dead_letter(
+    with_table: DirectKafka, application: MakeApplication
+) -> None:
+    builder = StreamsBuilder()
+    builder.global_table(TABLE, key_serde=Serdes.string(), value_serde=Serdes.int64(), store="numbers")
+    builder.stream(IN, **TEXT).to(OUT, **TEXT)
+    config = {"deserialization.exception.handler": "continue", "errors.dead.letter.queue.topic.name": "dead"}
+    thread = application(builder.build(), **config).thread().until_running()
+    with_table.append(TABLE, 0, b"a", b"no number", 1)
+    with_table.append(TABLE, 0, b"b", Serdes.int64().serialize("", 2), 1)
+    thread.step()
+    assert {key: row[0] for key, row in thread.global_state.store("numbers").all()} == {"b": 2}
+    assert with_table.records("dead") == []

@@ -140,7 +140,7 @@ _TABLE = (
               "What happens after an exception in an operator (KIP-1033).",
               words=_PROCESSING),
     ConfigKey("processing.exception.handler.global.enabled", BOOLEAN, False,
-              "Use that handler for global tables too (KIP-1270); not in this version.", no_effect=True),
+              "Let that handler decide about failures of the processors of global stores and tables, too (KIP-1270)."),
     ConfigKey("production.exception.handler", CLASS, "fail",
               "What happens to a record that cannot be produced.",
               words=_PRODUCTION),

@@ -7,6 +7,7 @@ failed node must still process the record (KIP-1033).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -24,6 +25,7 @@ from ..errors import (
 from ..records import Headers, Message, Record
 from .exception_handlers import (
     DESERIALIZATION,
+    GLOBAL_PROCESSING,
     PROCESSING,
     PRODUCTION,
     ErrorHandlerContext,
@@ -37,6 +39,8 @@ from .exception_handlers import (
 )
 from .task_context import Process, TaskContext
 
+logger = logging.getLogger(__name__)
+
 #: Exceptions that are no failure of a record: the task is closed or retried, or the process is replaced.
 _OF_NO_RECORD = (TaskMigratedError, TaskCorruptedError, BrokerUnavailableError, EventLoopError)
 #: Exceptions not passed to handlers: these, and those about which a handler has decided already.
@@ -44,12 +48,27 @@ UNHANDLED = (FailedProcessingError, *_OF_NO_RECORD)
 
 
 class ErrorHandling:
-    """The error handling of one task."""
+    """The error handling of one task.
 
-    def __init__(self, task: TaskContext) -> None:
+    of_global_stores: it has the processors of global stores. The processing handler decides about their failures only
+    if processing.exception.handler.global.enabled is set, and their dead letters are not written (KIP-1270).
+    """
+
+    def __init__(self, task: TaskContext, of_global_stores: bool = False) -> None:
         self.task = task
+        self._of_global_stores = of_global_stores
+        handles = not of_global_stores or task.config[GLOBAL_PROCESSING]
         self.deserialization = configured_handler(task.config, DESERIALIZATION)
         self.processing = configured_handler(task.config, PROCESSING)
+        if not handles and type(self.processing) is not LogAndFail:
+            logger.warning(
+                "%s decides nothing about failures in processors of global stores: set %s=true to enable it, as it "
+                "will be by default in Kafka Streams 5.0",
+                PROCESSING,
+                GLOBAL_PROCESSING,
+            )
+        if not handles:
+            self.processing = LogAndFail(None, 0)
         self.production = configured_handler(task.config, PRODUCTION)
 
     @property
@@ -194,10 +213,25 @@ class ErrorHandling:
     def _send_dead_letters(self, name: str, error: Exception, response: Response) -> None:
         if isinstance(error, UnserializableRecordError) and error.has_dead_letter:
             return
+        if self._of_global_stores:
+            self._warn_of_unsent(name, response)
+            return
         for record in response.dead_letter_queue_records:
             self.task.record_dead_letter(name, error, record.topic)
             self.task.output.send(
                 record.topic, record.key, record.value, record.timestamp, record.headers, record.partition
+            )
+
+    def _warn_of_unsent(self, name: str, response: Response) -> None:
+        """Each process has the global stores, and would write the same dead letters; Kafka Streams writes none."""
+        message = self.task.message
+        for letter in response.dead_letter_queue_records:
+            logger.warning(
+                "Dead letter queue records cannot be sent for processors of global stores: none is written to %s for "
+                "the record that failed in %s, topic=%s partition=%s offset=%s",
+                letter.topic,
+                name,
+                *(("-",) * 3 if message is None else (message.topic(), message.partition(), message.offset())),
             )
 
     def _drop(self, name: str, reason: str, error: Exception) -> None:

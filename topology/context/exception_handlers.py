@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 DESERIALIZATION = "deserialization.exception.handler"
 PROCESSING = "processing.exception.handler"
+GLOBAL_PROCESSING = "processing.exception.handler.global.enabled"
 PRODUCTION = "production.exception.handler"
 DEAD_LETTER_TOPIC = "errors.dead.letter.queue.topic.name"
 #: The prefix of a dead letter's own headers, as in Kafka Streams.

@@ -18,6 +18,10 @@ from ..context.store_interfaces import StoreBuilder
 from ..operators.operator import Operator
 
 
+#: The number of the topology of global stores, which has no tasks.
+GLOBAL_SUBTOPOLOGY = -1
+
+
 class AutoOffsetReset(Enum):
     """Where to start reading a source topic without committed offsets; None in SourceNode: as configured."""
 
@@ -120,6 +124,11 @@ class ProcessorTopology:
     idle_timeout: IdleTimeout | None = None
     #: The nodes and the idle timeout of each part that has one, if this is a topology of several sub-topologies.
     idle_parts: tuple[tuple[frozenset[str], IdleTimeout], ...] = ()
+
+    @property
+    def is_global(self) -> bool:
+        """Whether it is the topology of global stores."""
+        return self.subtopology == GLOBAL_SUBTOPOLOGY
 
     @property
     def source_topics(self) -> tuple[str, ...]:

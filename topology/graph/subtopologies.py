@@ -14,13 +14,10 @@ from ..serdes.serdes import or_default
 from ..serdes.windowed_serdes import WindowedSerde
 from .copartition import copartition_groups, listed_copartition_topics, topics_of_source
 from .declarations import NodeFactory, ProcessorFactory, SinkFactory, SourceFactory
-from .processor_topology import Node, ProcessorNode, ProcessorTopology, SinkNode, SourceNode
+from .processor_topology import GLOBAL_SUBTOPOLOGY, Node, ProcessorNode, ProcessorTopology, SinkNode, SourceNode
 
 if TYPE_CHECKING:
     from .internal_topology_builder import InternalTopologyBuilder
-
-#: The number of the topology of global stores, which has no tasks.
-GLOBAL_SUBTOPOLOGY = -1
 
 
 def build_subtopologies(

@@ -10,7 +10,6 @@ from typing import Any
 from ..context.store_interfaces import StoreBuilder, Ttl
 from ..serdes.serde_facts import serde_code, serde_name, serde_settings, serde_shape
 from .processor_topology import ProcessorTopology, SinkNode, SourceNode
-from .subtopologies import GLOBAL_SUBTOPOLOGY
 from .topology import Topology
 
 #: The version of the description; other versions are not compared.
@@ -64,7 +63,7 @@ def _subtopology(part: ProcessorTopology) -> dict[str, object]:
 
 def _stores(part: ProcessorTopology) -> Iterable[tuple[str, dict[str, object]]]:
     for name, store in part.stores.items():
-        if name not in part.global_stores or part.subtopology == GLOBAL_SUBTOPOLOGY:
+        if name not in part.global_stores or part.is_global:
             yield name, _store(part, store)
 
 

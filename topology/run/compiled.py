@@ -142,7 +142,7 @@ class _Compiler:
     def __init__(self, topology: ProcessorTopology, task: TaskContext) -> None:
         self.topology = topology
         self.task = task
-        self.errors = ErrorHandling(task)
+        self.errors = ErrorHandling(task, topology.is_global)
         self.wrap = configured_wrap(task)
         self.nodes: dict[str, Node] = {}
         self.contexts: dict[str, NodeContext] = {}
