@@ -166,6 +166,7 @@ class PartitionedSink(Node):
         key_serde: object,
         unsent: Callable[[Any, Any, int, _Headers, Exception], None],
         partitioner: Callable[..., object] | None,
+        with_headers: bool,
         place: int | None,
         partition_count: Callable[[], int],
         send_to: Callable[..., Exception | None],

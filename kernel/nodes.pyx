@@ -524,28 +524,32 @@ cdef class Sink(Node):
 cdef class PartitionedSink(Node):
     """Writes to a topic with a partitioner: partitioner(topic, key, value, count) -> partition, None or several.
 
-    place: the field of the value that is the partition, instead. send_to(chosen, key, value, timestamp, headers): for
-    several.
+    with_headers: partitioner(topic, key, value, headers, count). place: the field of the value that is the partition,
+    instead. send_to(chosen, key, value, timestamp, headers): for several.
     """
 
     cdef RecordSink sink
     cdef str topic
+    cdef bint with_headers
     cdef object key_serde, unsent, partitioner, place, partition_count, send_to
 
-    def __init__(self, task, name, RecordSink sink not None, str topic, key_serde, unsent, partitioner, place,
-                 partition_count, send_to):
+    def __init__(self, task, name, RecordSink sink not None, str topic, key_serde, unsent, partitioner,
+                 bint with_headers, place, partition_count, send_to):
         Node.__init__(self, task, name)
         self.sink, self.topic, self.key_serde, self.unsent = sink, topic, key_serde, unsent
-        self.partitioner, self.place, self.partition_count, self.send_to = partitioner, place, partition_count, send_to
+        self.partitioner, self.with_headers, self.place = partitioner, with_headers, place
+        self.partition_count, self.send_to = partition_count, send_to
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
         self.task.at = self.name
         self.task.written_value = None
         if self.place is not None:
             chosen = fields_of(value)[self.place]
+        elif self.with_headers:
+            chosen = self.partitioner(self.topic, key_of(key), value, headers, self.partition_count())
         else:
             chosen = self.partitioner(self.topic, key_of(key), value, self.partition_count())
-        if chosen is not None and type(chosen) is not int:
+        if chosen is not None and (type(chosen) is not int or chosen < 0):
             error = self.send_to(chosen, key_of(key), value, timestamp, headers)
         else:
             partition = PARTITIONER_DECIDES if chosen is None else chosen

@@ -22,6 +22,7 @@ with NamingShadows():  # first, so that all that follows from it is explained
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.async_calls import Retries
 from penstock.topology.context.idle_time import IdleTimeout
+from penstock.topology.context.partitioners import StreamPartitioner
 from penstock.topology.context.processor_wrapper import ProcessorWrapper, WrappedProcessor
 from penstock.topology.context.store_interfaces import StoreBuilder, Ttl
 from penstock.topology.context.store_types import (
@@ -232,6 +233,8 @@ __all__ = [
     "EmitStrategy",
     "Suppressed",
     "BufferConfig",
+    # writing
+    "StreamPartitioner",
     # stores and serdes
     "Materialized",
     "Stores",

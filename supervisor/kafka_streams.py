@@ -16,6 +16,7 @@ from typing_extensions import TypeVar
 
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.partitioners import Partitioner
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import ConfigError, InvalidStateStoreError, ProcessorStateError, StreamsError
 from penstock.topology.graph.topology import Topology
@@ -25,7 +26,7 @@ from penstock.topology.query.state_query_result import StateQueryResult
 from penstock.topology.records import TaskId
 from penstock.topology.serdes.serdes import SerdeLike, Serdes
 from penstock.workers.control.messages import LIST_LAGS, AskClientInstanceIds, LagInfo, Query, TaskResults
-from penstock.workers.group.streams_metadata import KeyQueryMetadata, Partitioner, StreamsMetadata
+from penstock.workers.group.streams_metadata import KeyQueryMetadata, StreamsMetadata
 from penstock.workers.metrics.sensors import Metric
 from penstock.workers.restore.listeners import StandbyUpdateListener, StateRestoreListener
 
@@ -464,7 +465,8 @@ class KafkaStreams:
     ) -> KeyQueryMetadata | None:
         """Return the host with a key of a state store, None before the first assignment or without any host.
 
-        key_serde: that of the store's input topic; or partitioner(topic, key, None, partition count) -> partition.
+        key_serde: that of the store's input topic; or partitioner: see KStream.to; it gets neither value nor headers,
+        and must return one partition.
         Raises UnknownStateStoreError, InvalidStateStoreError unless the application is RUNNING or REBALANCING,
         ValueError if the key belongs to no partition.
         """

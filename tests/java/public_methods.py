@@ -43,7 +43,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
         *("FixedKeyProcessorContext", "ContextualProcessor", "Record", "FixedKeyRecord", "RecordMetadata"),
         *("ProcessorWrapper", "MockProcessorContext"),
     ),
-    f"{STREAMS}.processor": ("StateStore", "StateStoreContext"),
+    f"{STREAMS}.processor": ("StateStore", "StateStoreContext", "StreamPartitioner"),
     f"{STREAMS}.state": (
         *("Stores", "StoreBuilder", "QueryableStoreTypes", "KeyValueIterator", "ValueAndTimestamp", "VersionedRecord"),
         *("ValueTimestampHeaders", "AggregationWithHeaders"),

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock import Serdes, StreamsBuilder, StreamsConfig, StreamsError
+from penstock import Serdes, StreamPartitioner, StreamsBuilder, StreamsConfig, StreamsError
 from penstock.pipeline.tasks.kafka_sink import KafkaSink, Sinks
 from penstock.pipeline.tasks.python_worker import worker_function
 from penstock.pipeline.tasks.record_batches import by_partition, messages, sent_batch
@@ -81,6 +81,26 @@ def test_records_go_from_their_operators_to_the_producer(producer: Producer) -> 
     ]
     assert (producer.settings["acks"], producer.settings["delivery.report.only.error"]) == ("all", True)
     assert producer.queued == []
+
+
+class ByHeader(StreamPartitioner[Any, str]):
+    """The partitions that a header names."""
+
+    def partitions(self, topic: str, key: Any, value: str, headers: Any, partition_count: int) -> set[int]:
+        assert (topic, partition_count) == ("out", 8)
+        return {int(number) for number in dict(headers)["to"].split(b",") if number}
+
+
+def test_a_partitioner_multicasts_and_drops(producer: Producer) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", **STRINGS).to("out", partitioner=ByHeader(), **STRINGS)
+    config = StreamsConfig({"application.id": "app", "bootstrap.servers": "broker:9092"})
+    (built,) = builder.build().internal_builder.build_subtopologies(config, frozenset())
+    given = [
+        SentRecord("in", b"k", value, 5, [("to", to)], 0) for value, to in ((b"a", b"3,6"), (b"b", b""), (b"c", b"1"))
+    ]
+    assert list(run_stateless_to_kafka(TaskPlan(built, config, {"out": 8}), Sinks({}))([sent_batch(given)])) == []
+    assert [(record[1], record[3]) for record in producer.written] == [(b"a", 3), (b"a", 6), (b"c", 1)]
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from penstock import (
     SessionWindows,
     SlidingWindows,
     Stores,
+    StreamPartitioner,
     StreamsBuilder,
     Suppressed,
     TimeWindows,
@@ -56,6 +57,11 @@ class Later:
 class Forget(Processor[Any, Any, Any, Any]):
     def process(self, record: Record[Any, Any]) -> None:
         pass
+
+
+class Everywhere(StreamPartitioner[Any, Any]):
+    def partitions(self, topic: str, key: Any, value: Any, headers: Any, partition_count: int) -> range:
+        return range(partition_count)
 
 
 class Days(Windows):
@@ -122,6 +128,12 @@ REFUSED: list[tuple[Declare, str]] = [
     (lambda b, s: s.to(5), r"to\(\) needs the name of a topic, got 5"),
     (lambda b, s: s.to("out", partitioner=3), r"partitioner of to\(\) must be a function"),
     (lambda b, s: s.repartition(partitioner=3), r"partitioner of repartition\(\) must be a function"),
+    (lambda b, s: s.to("out", partitioner=Everywhere), r"partitioner of to\(\) must be an object, .*: Everywhere\(\)"),
+    (lambda b, s: b.build().add_sink("k", "out", "s", partitioner=3), "partitioner of sink k must be a function"),
+    (
+        lambda b, s: b.table("y").join(b.table("z"), one, foreign_key=str, partitioner=3),
+        "partitioner of a foreign-key join must be a function",
+    ),
     (lambda b, s: s.process(None), "KSTREAM-PROCESSOR-.*: supplier must be a function"),
     (lambda b, s: s.process_values(Forget()), "KSTREAM-PROCESSVALUES-.*: supplier .* give the class"),
     (lambda b, s: s.process(Forget, "nowhere"), "StateStore nowhere is not added yet"),

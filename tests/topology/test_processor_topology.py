@@ -22,7 +22,7 @@ from penstock import (
     TopologyError,
     Windowed,
 )
-from penstock.topology.context.partitioners import partition_for_key
+from penstock.topology.context.partitioners import WindowedStreamPartitioner, partition_for_key
 from penstock.topology.graph.processor_topology import ProcessorNode, ProcessorTopology, SinkNode, SourceNode
 
 
@@ -211,7 +211,7 @@ def test_default_serdes_reach_sources_sinks_and_the_partitioner_of_windowed_keys
     assert isinstance(source, SourceNode)
     assert (source.key_serde, source.value_serde) == (Serdes.string(), Serdes.json())
     assert sink.key_serde.serialize("out", Windowed("a", 1, 11)) == b"a" + (1).to_bytes(8, "big")
-    assert sink.partitioner is not None
+    assert isinstance(sink.partitioner, WindowedStreamPartitioner)
     assert sink.partitioner("out", Windowed("a", 1, 11), 5, 7) == partition_for_key(b"a", 7)
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.topology.context.partitioners import partition_for_key
+from penstock.topology.context.partitioners import StreamPartitioner, partition_for_key
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import UnknownStateStoreError
 from penstock.topology.records import TopicPartition
@@ -78,7 +78,27 @@ def test_a_partitioner_determines_the_host_of_a_key() -> None:
     assert (found.partition, found.active_host) == (3, B)
 
 
-@pytest.mark.parametrize("partitioner", [None, lambda *_: None, lambda *_: 4])
+class Third(StreamPartitioner[int, None]):
+    """A partitioner that sees headers; here there are none."""
+
+    def partitions(self, topic: str, key: int, value: None, headers: Any, partition_count: int) -> set[int]:
+        assert (value, headers, partition_count) == (None, None, 4)
+        return {key % 2 + 2}
+
+
+def test_a_partitioner_with_headers_determines_the_host_of_a_key() -> None:
+    found = state().key_query_metadata("counts", 7, None, Third())
+    assert found is not None
+    assert found.partition == 3
+
+
+@pytest.mark.parametrize("chosen", [[], [1, 2]])
+def test_a_key_of_several_partitions_has_no_host(chosen: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"must return one partition of in for the key 7, not \["):
+        state().key_query_metadata("counts", 7, None, lambda *_: chosen)
+
+
+@pytest.mark.parametrize("partitioner", [None, lambda *_: None, lambda *_: 4, lambda *_: [4]])
 def test_a_key_without_a_partition_is_an_error(partitioner: Any) -> None:
     with pytest.raises(ValueError, match="Key 7 belongs to no partition of in, which has 4"):
         state().key_query_metadata("counts", 7, None, partitioner)

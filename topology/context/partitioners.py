@@ -1,11 +1,18 @@
-"""Partitioners by key (Kafka: BuiltInPartitioner, WindowedStreamPartitioner)."""
+"""Partitioners by key (Kafka: BuiltInPartitioner, WindowedStreamPartitioner), and the user's (StreamPartitioner)."""
 
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
 from functools import lru_cache
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from ..records import Windowed
+from typing_extensions import override
+
+from ..common.arguments import check_function
+from ..errors import TopologyError
+from ..records import Headers, Windowed
 from ..serdes.windowed_serdes import WindowedSerde
 
 _WORD = struct.Struct("<I")
@@ -39,6 +46,68 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 @lru_cache(maxsize=65_536)  # keys repeat; about 10 MB at 100 bytes per key
 def _positive_hash(key: bytes) -> int:
     return murmur2(key) & 0x7FFFFFFF
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+#: What a partitioner returns: a partition; several, each of which gets the record, or none, and the record is dropped
+#: (KIP-837); None: that of Kafka's default partitioner.
+Chosen: TypeAlias = int | Collection[int] | None
+
+
+class StreamPartitioner(ABC, Generic[K, V]):
+    """Chooses partitions by a record's headers, too (Kafka Streams: StreamPartitioner, KIP-1321).
+
+    Without headers a function (topic, key, value, partition count) does the same.
+    """
+
+    @abstractmethod
+    def partitions(self, topic: str, key: K, value: V, headers: Headers, partition_count: int) -> Chosen:
+        """Return the partition of a record, several, none to drop it, or None for Kafka's default.
+
+        topic: its full name. headers: as of a Record, None without any. partition_count: partitions are 0 to one less.
+        """
+
+
+Partitioner: TypeAlias = Callable[[str, Any, Any, int], Chosen] | StreamPartitioner[Any, Any]
+
+
+def check_partitioner(given: object, what: str) -> None:
+    """Raise TopologyError unless given is a partitioner or None; what names it with its operator."""
+    if isinstance(given, type) and issubclass(given, StreamPartitioner):
+        raise TopologyError(f"{what} must be an object, got the class: {given.__name__}()")
+    check_function(given.partitions if isinstance(given, StreamPartitioner) else given, what, optional=True)
+
+
+def choose_one(
+    partitioner: Partitioner, topic: str, key: object, value: object, headers: Headers, partition_count: int
+) -> int | None:
+    """Return what a partitioner chooses where a record has one place; raises ValueError for several and for none."""
+    if isinstance(partitioner, StreamPartitioner):
+        chosen = partitioner.partitions(topic, key, value, headers, partition_count)
+    else:
+        chosen = partitioner(topic, key, value, partition_count)
+    if not isinstance(chosen, Collection):
+        return chosen
+    if len(chosen) != 1:
+        raise ValueError(
+            f"The partitioner must return one partition of {topic} for the key {key!r}, not {chosen!r}: the record "
+            "is looked for in one place"
+        )
+    return next(iter(chosen))
+
+
+class OnePartition(StreamPartitioner[Any, Any]):
+    """A partitioner of a foreign-key join: it sees keys and headers, and chooses one partition, as in Kafka Streams."""
+
+    def __init__(self, partitioner: Partitioner) -> None:
+        self.partitioner = partitioner
+
+    @override
+    def partitions(self, topic: str, key: object, value: object, headers: Headers, partition_count: int) -> int | None:
+        """Return the partition, None for Kafka's default; raises ValueError for several and for none."""
+        return choose_one(self.partitioner, topic, key, None, headers, partition_count)
 
 
 class WindowedStreamPartitioner:

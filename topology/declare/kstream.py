@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TextIO, overload
 
-from ..common.arguments import check_function, check_topic, check_type
+from ..common.arguments import check_topic, check_type
 from ..common.naming import Named, validate_name
+from ..context.partitioners import Partitioner, check_partitioner
 from ..errors import TopologyError
-from ..graph.declarations import Partitioner
 from ..graph.graph_nodes import (
     GraphNode,
     OptimizableRepartitionNode,
@@ -189,11 +189,11 @@ class KStream(JoiningStream[K, V], AsyncStream[K, V]):
     ) -> KStream[K, V]:
         """Write the stream to an internal topic ``<application.id>-<name>-repartition`` and read it again.
 
-        number_of_partitions: by default that of the source topics. partitioner(topic, key, value, count) -> partition.
+        number_of_partitions: by default that of the source topics. partitioner: see to().
         """
         if number_of_partitions is not None and number_of_partitions < 1:
             raise TopologyError(f"repartition() needs a positive number of partitions, got {number_of_partitions}")
-        check_function(partitioner, "The partitioner of repartition()", optional=True)
+        check_partitioner(partitioner, "The partitioner of repartition()")
         values = as_serde(value_serde) or self.value_serde
         prefix = validate_name(name) if name else self.builder.new_processor_name("KSTREAM-REPARTITION-")
         node = repartition_node(
@@ -226,11 +226,12 @@ class KStream(JoiningStream[K, V], AsyncStream[K, V]):
     ) -> None:
         """Write the stream to a topic, or to the topic that topic(key, value, RecordMetadata) names for each record.
 
-        partitioner(topic, key, value, partition count) -> partition, or None for Kafka's default.
+        partitioner(topic, key, value, partition count) -> partition, several (each gets the record), none (the record
+        is dropped, KIP-837), or None for Kafka's default. A StreamPartitioner sees the headers, too (KIP-1321).
         """
         if not callable(topic):
             check_topic(topic, "to()")
-        check_function(partitioner, "The partitioner of to()", optional=True)
+        check_partitioner(partitioner, "The partitioner of to()")
         node = StreamSinkNode(
             Named(name).or_generate(self.builder, "KSTREAM-SINK-"),
             topic,

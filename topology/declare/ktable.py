@@ -7,9 +7,9 @@ from typing import Any, Generic, Literal, Unpack, overload
 
 from ..common.arguments import check_type
 from ..common.naming import Named
+from ..context.partitioners import Partitioner
 from ..context.store_interfaces import StoreBuilder, StoreKind
 from ..errors import TopologyError
-from ..graph.declarations import Partitioner
 from ..graph.graph_nodes import GraphNode
 from ..graph.internal_streams_builder import InternalStreamsBuilder
 from ..operators.aggregate import KTableRepartitionMap
@@ -234,7 +234,7 @@ class KTable(AbstractStream, Generic[K, V]):
         joiner(left, right) -> value. Options: name, store, key_serde, value_serde. With ``foreign_key=`` the left value
         says which key of the other table belongs to it: foreign_key(value), or with with_key foreign_key(key, value),
         -> that key, None for none; then also partitioner and other_partitioner, which choose the partitions of the two
-        internal topics: (topic, key, None, count) -> partition.
+        internal topics; they get no value, and return one partition.
         """
         return self._join(other, joiner, "inner", **options)
 

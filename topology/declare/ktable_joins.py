@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..common.naming import Named
+from ..context.partitioners import OnePartition, Partitioner, check_partitioner
 from ..context.store_interfaces import StoreBuilder, StoreKind
 from ..context.timestamp_extractors import fail_on_invalid_timestamp
-from ..graph.declarations import Consumed, Partitioner
+from ..graph.declarations import Consumed
 from ..graph.graph_nodes import (
     GraphNode,
     KTableKTableJoinNode,
@@ -130,12 +131,17 @@ def _subscribe(
     send_node = join.attach(this.graph_node, ProcessorGraphNode(send_name, send))
     serdes = (other.key_serde, SubscriptionWrapperSerde(f"{topic}-pk", this.key_serde))
     sink_name = join.name("-subscription-registration-sink", _SINK)
-    sink = join.attach(send_node, StreamSinkNode(sink_name, topic, *serdes, partitioner))
+    sink = join.attach(send_node, StreamSinkNode(sink_name, topic, *serdes, _one_partition(partitioner)))
     source = join.internal_topic(topic, serdes, join.name("-subscription-registration-source", _SOURCE))
     join.attach(sink, source)
     sources = other.source_nodes | {source.node_name}
     this.builder.topology.require_copartition(sources)
     return source
+
+
+def _one_partition(partitioner: Partitioner | None) -> OnePartition | None:
+    check_partitioner(partitioner, "The partitioner of a foreign-key join")
+    return None if partitioner is None else OnePartition(partitioner)
 
 
 def _answer(join: _Join, subscribed: StreamSourceNode, schema: CombinedKeySchema) -> list[GraphNode]:
@@ -171,7 +177,7 @@ def _resolve(
     topic = join.name("-subscription-response", _RESPONSE) + "-topic"
     serdes = (this.key_serde, SubscriptionResponseWrapperSerde(join.other.value_serde))
     sink_name = join.name("-subscription-response-sink", _SINK)
-    sink = StreamSinkNode(sink_name, topic, *serdes, partitioner or PrimaryPartitioner())
+    sink = StreamSinkNode(sink_name, topic, *serdes, _one_partition(partitioner) or PrimaryPartitioner())
     builder.add_graph_node(answers, sink)
     source = join.internal_topic(topic, serdes, join.name("-subscription-response-source", _SOURCE))
     join.attach(sink, source)

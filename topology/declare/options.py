@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypedDict, TypeVar
 
 from ..common.durations import Duration
-from ..graph.declarations import Partitioner
+from ..context.partitioners import Partitioner
 from ..serdes.serdes import SerdeLike
 from ..stores.dsl_store_suppliers import DslStore
 from ..stores.materialized import Materialized, StoreOption, materialized_option

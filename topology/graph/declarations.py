@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..context.idle_time import IdleTimeout
+from ..context.partitioners import Partitioner
 from ..context.timestamp_extractors import TimestampExtractor
 from ..operators.operator import Operator
 from ..serdes.serdes import Serde
@@ -15,7 +16,6 @@ from ..stores.materialized import StoreFactory
 from .processor_topology import OffsetResetPolicy
 
 TopicPattern = re.Pattern[str]
-Partitioner = Callable[[str, Any, Any, int], int | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from typing_extensions import override
 
 from ..common.arguments import check_function
-from ..context.partitioners import WindowedStreamPartitioner
+from ..context.partitioners import Partitioner, WindowedStreamPartitioner
 from ..context.timestamp_extractors import fail_on_invalid_timestamp
 from ..errors import TopologyError
 from ..operators.operator import Operator
@@ -24,7 +24,7 @@ from ..operators.table_join import KTableKTableAbstractJoin, KTableKTableJoinMer
 from ..serdes.serdes import Serde
 from ..serdes.windowed_serdes import ChangedSerde, WindowedSerde
 from ..stores.materialized import StoreFactory
-from .declarations import Consumed, Partitioner, Produced
+from .declarations import Consumed, Produced
 from .internal_topology_builder import InternalTopologyBuilder
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from ..common.durations import Duration, iso_8601_millis, non_negative_millis
 from ..context.idle_time import IdleTimeout
+from ..context.partitioners import Partitioner
 from ..context.store_interfaces import StoreBuilder
 from ..operators.operator import Operator
-
 
 #: The number of the topology of global stores, which has no tasks.
 GLOBAL_SUBTOPOLOGY = -1
@@ -88,14 +88,14 @@ class ProcessorNode:
 class SinkNode:
     """Writes a topic: a name, or a function (key, value, RecordMetadata) -> name.
 
-    partitioner(topic, key, value, partition count) -> partition or None, for StreamPartitioner and windowed keys.
+    partitioner: see Partitioner; also for windowed keys. None: the producer's.
     """
 
     name: str
     topic: str | Callable[..., str]
     key_serde: Any
     value_serde: Any
-    partitioner: Callable[[str, Any, Any, int], int | None] | None = None
+    partitioner: Partitioner | None = None
 
 
 Node = SourceNode | ProcessorNode | SinkNode

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from ..context.idle_time import IdleTimeoutLike, as_idle_timeout
+from ..context.partitioners import Partitioner, check_partitioner
 from ..context.store_interfaces import StoreBuilder
 from ..context.timestamp_extractors import TimestampExtractor
 from ..errors import TopologyError
@@ -13,7 +14,7 @@ from ..operators.processor_operator import ProcessorOperator
 from ..processor_api import ProcessorSupplier, stores_of
 from ..serdes.serdes import SerdeLike, as_serde
 from ..stores.materialized import StoreFactory
-from .declarations import Consumed, Partitioner, Produced
+from .declarations import Consumed, Produced
 from .description import TopologyDescription
 from .internal_topology_builder import InternalTopologyBuilder
 from .processor_topology import AutoOffsetReset, OffsetResetPolicy
@@ -67,7 +68,11 @@ class Topology:
         value_serde: SerdeLike | None = None,
         partitioner: Partitioner | None = None,
     ) -> Topology:
-        """Add a sink to a topic, or to the topic that topic(key, value, RecordMetadata) names for each record."""
+        """Add a sink to a topic, or to the topic that topic(key, value, RecordMetadata) names for each record.
+
+        partitioner: see KStream.to.
+        """
+        check_partitioner(partitioner, f"The partitioner of sink {name}")
         produced = Produced(as_serde(key_serde), as_serde(value_serde), partitioner)
         self.internal_builder.add_sink(name, topic, parents, produced)
         return self

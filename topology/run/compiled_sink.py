@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
+from operator import index
 from typing import Any
 
 from penstock.kernel.nodes import Node, PartitionedSink, PythonNode, Sink, WindowedKeySink
@@ -11,7 +12,7 @@ from penstock.kernel.sinks import RecordSink, WindowedSink
 
 from ..context.error_handling import ErrorHandling
 from ..context.exception_handlers import ProducerRecord
-from ..context.partitioners import WindowedStreamPartitioner
+from ..context.partitioners import StreamPartitioner, WindowedStreamPartitioner
 from ..context.task_context import Process, TaskContext
 from ..errors import StreamsError
 from ..graph.processor_topology import SinkNode
@@ -85,9 +86,11 @@ def _windowed_sink(
 def _partitioned_sink(
     node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], task: TaskContext, errors: ErrorHandling
 ) -> Node:
-    """Return a sink whose partitioner returns a partition, several, an empty set, or None (producer's choice)."""
+    """Return a sink whose partitioner returns a partition, several, none, or None (producer's choice)."""
     sink = RecordSink(task.output, topic, *_functions(key_serde, value_serde, topic))
-    place = PrimaryPartitioner.POSITION if isinstance(node.partitioner, PrimaryPartitioner) else None
+    given = node.partitioner
+    place = PrimaryPartitioner.POSITION if isinstance(given, PrimaryPartitioner) else None
+    with_headers = isinstance(given, StreamPartitioner)
     return PartitionedSink(
         task,
         node.name,
@@ -95,7 +98,8 @@ def _partitioned_sink(
         topic,
         key_serde,
         _unsent(node, topic, errors),
-        node.partitioner,
+        given.partitions if isinstance(given, StreamPartitioner) else given,
+        with_headers,
         place,
         partial(task.partition_count, topic),
         _send_to(node.name, topic, key_serde, value_serde, task),
@@ -107,25 +111,36 @@ def _send_to(
 ) -> Callable[..., Exception | None]:
     """Return a function that serializes, and sends to the partitions that a partitioner has chosen.
 
-    It returns the exception if the record cannot be serialized.
+    It returns the exception if the record cannot be serialized, and raises ValueError if these are no partitions.
     """
     send, to_key, to_value = task.output.send, serializer_for(key_serde, topic), serializer_for(value_serde, topic)
 
     def send_to(chosen: Any, key: object, value: object, timestamp: int, headers: Headers) -> Exception | None:
+        partitions = _as_partitions(chosen, topic)
         try:
             key_bytes, value_bytes = to_key(key), to_value(value)
         except Exception as error:  # noqa: BLE001 - the handler decides, and raises
             return error
-        if chosen is None or isinstance(chosen, int):
-            send(topic, key_bytes, value_bytes, timestamp, headers, chosen)
-            return None
-        for partition in chosen:
+        for partition in partitions:
             send(topic, key_bytes, value_bytes, timestamp, headers, partition)
-        if not chosen:
+        if not partitions:
             task.record_dropped(name, "partitioner returned no partition")
         return None
 
     return send_to
+
+
+def _as_partitions(chosen: Any, topic: str) -> list[int]:
+    """Return the partitions that a partitioner has chosen, each once; raises ValueError if they are none."""
+    several = isinstance(chosen, Collection) and not isinstance(chosen, str | bytes)
+    given = chosen if several else (chosen,)
+    partitions = dict.fromkeys(index(one) if hasattr(one, "__index__") else -1 for one in given)
+    if min(partitions, default=0) < 0:
+        raise ValueError(
+            f"The partitioner of topic {topic} must return a partition, several, or None for Kafka's default, not "
+            f"{chosen!r}"
+        )
+    return list(partitions)
 
 
 def _dynamic_sink(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from penstock.topology.context.partitioners import partition_for_key
+from penstock.topology.context.partitioners import Partitioner, choose_one, partition_for_key
 from penstock.topology.errors import UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorNode, ProcessorTopology, SourceNode
 from penstock.topology.records import TopicPartition
@@ -18,9 +18,6 @@ from penstock.topology.serdes.serdes import SerdeLike, as_serde
 
 from ..control.messages import HostsChanged
 from .topic_names import TopicNames
-
-#: partitioner(topic, key, value, partition count) -> partition, as for a sink; the value is None here.
-Partitioner = Callable[[str, Any, Any, int], int | None]
 
 
 class HostInfo(NamedTuple):
@@ -106,7 +103,7 @@ class StreamsMetadataState:
     ) -> KeyQueryMetadata | None:
         """Return the location of a key of a store, None before the first assignment, or if no host has an address.
 
-        Raises UnknownStateStoreError for an unknown store, ValueError if the partitioner returns no partition.
+        Raises UnknownStateStoreError for an unknown store, ValueError if the partitioner does not return one partition.
         """
         hosts = self._hosts
         if hosts is None:
@@ -142,7 +139,7 @@ def _partition(
     key: object, topic: str, count: int, key_serde: SerdeLike | None, partitioner: Partitioner | None
 ) -> int:
     if partitioner is not None:
-        partition = partitioner(topic, key, None, count)
+        partition = choose_one(partitioner, topic, key, None, None, count)
     else:
         serde = as_serde(key_serde)
         data = None if serde is None else serde.serialize(topic, key)
