@@ -82,6 +82,7 @@ FAMILIES = {
     "aggregations.md": "group_by_key group_by count reduce aggregate cogroup",
     "windows.md": "TimeWindows SlidingWindows SessionWindows UnlimitedWindows windowed_by count reduce aggregate "
     "emit_strategy suppress until_window_closes until_time_limit max_records shut_down_when_full cogroup",
+    "deduplication.md": "deduplicate_by_key deduplicate_by_key_value",
     "joins.md": "join left_join outer_join JoinWindows global_table foreign_key key_selector grace",
     "processor-api.md": "process process_values schedule cancel forward commit get_state_store record_metadata "
     "current_stream_time_ms current_system_time_ms add_state_store add_global_store add_source add_processor add_sink "

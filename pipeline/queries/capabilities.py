@@ -112,6 +112,7 @@ OPERATORS: Mapping[str, tuple[Capability, str]] = {
         (
             *_BY_KEY,
             "KStreamBranch",
+            "KStreamDeduplicate",
             "KStreamFilter",
             "KStreamFlatMap",
             "KStreamFlatMapValues",

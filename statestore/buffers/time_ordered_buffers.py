@@ -13,7 +13,7 @@ headers, as in stores/headers_format.py; the changelog's headers have those of t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
@@ -34,6 +34,8 @@ from ..stores.state_store import LONG, LONG_MAX, StateStore, plain_rows
 from .buffer_value import BufferValue, serialize_source, serialize_value, value_size, with_source
 
 _sequence = struct.Struct(">i")
+#: Greater than the bytes of all sequence numbers, which are not negative.
+_PAST_SEQUENCES = b"\x80"
 #: Key prefix of PrefixedWindowKeySchemas.TimeFirstWindowKeySchema.
 TIME_FIRST = b"\0"
 _pack, _unpack = LONG.pack, LONG.unpack_from
@@ -92,9 +94,21 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         self._totals = None
         return True
 
+    @property
+    def observed_ms(self) -> int:
+        """The buffer's stream time in ms."""
+        return self._observed_ms
+
     def observe(self, time_ms: int) -> None:
         """Advance the buffer's stream time without a record."""
         self._observed_ms = max(self._observed_ms, time_ms)
+
+    def contexts(self, timestamp: int, key: object) -> Iterator[ProcessorRecordContext]:
+        """Yield the contexts of the buffered records that have a timestamp (ms) and a key."""
+        start = TIME_FIRST + _pack(timestamp) + self.serdes.encode_key(key)
+        for row_key, data in self.rows.rows(start, start + _PAST_SEQUENCES):
+            if len(row_key) == len(start) + _sequence.size:
+                yield BufferValue.deserialize(data)[0].context
 
     def evict_while(
         self, predicate: Callable[[], bool], callback: Callable[[Any, Any, ProcessorRecordContext], None]

@@ -30,6 +30,7 @@ from penstock import (
     Record,
     Serdes,
     Stores,
+    StreamPartitioner,
     StreamsBuilder,
     StreamsError,
     Suppressed,
@@ -283,6 +284,44 @@ def test_timers_and_rows_with_a_ttl_end_in_a_later_micro_batch(
     assert sorted(found) == sorted((key.encode(), value.encode()) for key, value in expected)
 
 
+def test_duplicates_of_earlier_micro_batches_are_dropped_and_the_others_multicast(
+    spark: Any, bootstrap_servers: str, tmp_path: Path, application_id: str, make_topic: Callable[..., str]
+) -> None:
+    class ByHeader(StreamPartitioner[str, str]):
+        """The partitions that a header names; none drops the record."""
+
+        def partitions(self, topic: str, key: str, value: str, headers: Any, partition_count: int) -> set[int]:
+            assert partition_count == 3
+            return {int(number) for number in dict(headers)["to"].split(b",") if number}
+
+    source, sink = make_topic("in"), make_topic("out", 3)
+    builder = StreamsBuilder()
+    stream = builder.stream(source, **STRINGS)
+    stream.deduplicate_by_key(1_000, name="once").to(sink, partitioner=ByHeader(), **STRINGS)
+    config = {"application.id": application_id, "bootstrap.servers": bootstrap_servers}
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    first = [("a", 1_000, b"0,2"), ("a", 1_500, b"1"), ("b", 1_600, b""), (None, 1_700, b"1")]
+    second = [("a", 2_000, b"1"), ("b", 2_000, b"1"), ("a", 2_001, b"1"), ("c", 900, b"0"), ("c", 900, b"0")]
+    with SparkStreams(builder, config, spark, checkpoint=str(tmp_path / "checkpoint")) as streams:
+        for records in (first, second):
+            for key, timestamp, to in records:
+                producer.produce(source, str(timestamp), key, timestamp=timestamp, headers=[("to", to)])
+            producer.flush()
+            streams.process_available()
+    found = [(message.key(), message.value(), message.partition()) for message in read_to_end(bootstrap_servers, sink)]
+    assert sorted(found, key=str) == sorted(
+        [
+            (b"a", b"1000", 0),
+            (b"a", b"1000", 2),
+            (None, b"1700", 1),
+            (b"a", b"2001", 1),
+            (b"c", b"900", 0),  # it is late
+            (b"c", b"900", 0),
+        ],
+        key=str,
+    )
+
+
 def test_wall_clock_punctuations_fire_without_records(
     spark: Any, bootstrap_servers: str, tmp_path: Path, application_id: str, make_topic: Callable[..., str]
 ) -> None:
@@ -396,6 +435,7 @@ def not_recorded(source: str, sink: str, counted: str, seen: Path) -> StreamsBui
     stream.print(file=str(seen.with_suffix(".printed")))
     stream.foreach_async(note)
     stream.group_by_key(**STRINGS).windowed_by(CountWindows(9)).count()  # see the test of aggregates for its results
+    stream.deduplicate_by_key(timedelta(days=1), **STRINGS).foreach_async(note)  # see its own test for its results
     table = stream.group_by_key(**STRINGS).count(store="counts").transform_values(Kept)
     table.to_stream().to(counted, value_serde=Serdes.int64())
     return builder

@@ -40,6 +40,7 @@ from penstock.kernel.aggregates import Aggregation, Count, Field
 from penstock.supervisor.source import pickling
 from penstock.testing import TopologyTestDriver
 from penstock.topology.operators.aggregate import KTableAggregator
+from penstock.topology.operators.deduplicate import TimestampAndOffsetSerde
 from penstock.topology.operators.foreign_key_serdes import SubscriptionResponseWrapperSerde, SubscriptionWrapperSerde
 from penstock.topology.operators.operator import Operator
 from penstock.topology.operators.stream_join import KStreamKStreamJoin
@@ -137,6 +138,12 @@ def processors(builder: StreamsBuilder, serdes: Any) -> None:
     builder.stream("in", **serdes).process(Swapped, kept).process_values(SwappedValue, kept).to("out", **serdes)
 
 
+def deduplicated(builder: StreamsBuilder, serdes: Any) -> None:
+    stream = builder.stream("in", **serdes).deduplicate_by_key(MINUTE)
+    ids = {"id_serde": serdes["value_serde"], "name": "ids", **serdes}
+    stream.select_key(lambda k, v: k).deduplicate_by_key_value(lambda k, v: v, MINUTE, **ids).to("out", **serdes)
+
+
 def tables(builder: StreamsBuilder, serdes: Any) -> None:
     table = builder.table("in", **serdes, store="rows").filter(lambda k, v: True, store="kept", **serdes)
     table = table.map_values(lambda v: v, store="mapped", **serdes).transform_values(Kept)
@@ -226,6 +233,7 @@ TOPOLOGIES = [
     stateless,
     waiting,
     processors,
+    deduplicated,
     tables,
     table_joins,
     foreign_key_joins,
@@ -297,6 +305,7 @@ INNER: list[Serde[Any]] = [
     SubscriptionResponseWrapperSerde(Serdes.string()),
     ChangedSerde(Serdes.string()),
     CountWindowsSerde(Serdes.string()),
+    TimestampAndOffsetSerde(),
 ]
 
 

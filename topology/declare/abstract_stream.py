@@ -40,7 +40,8 @@ class AbstractStream:
     def attach(self, name: str | None, prefix: str, operator: Operator, **options: Any) -> ProcessorGraphNode:
         """Attach an operator to this stream; its name is generated with prefix unless given.
 
-        options: arguments of ProcessorGraphNode, and key_changing, value_changing or output_versioned.
+        options: arguments of ProcessorGraphNode, and its flags key_changing, value_changing, output_versioned and
+        accepts_null_keys.
         """
         return self.attach_named(Named(name).or_generate(self.builder, prefix), operator, **options)
 
@@ -57,4 +58,4 @@ class AbstractStream:
         return f"{type(self).__name__}({self.name})"
 
 
-_FLAGS: Sequence[str] = ("key_changing", "value_changing", "output_versioned")
+_FLAGS: Sequence[str] = ("key_changing", "value_changing", "output_versioned", "accepts_null_keys")

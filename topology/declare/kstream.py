@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TextIO, overload
 
 from ..common.arguments import check_topic, check_type
+from ..common.durations import Duration
 from ..common.naming import Named, validate_name
 from ..context.partitioners import Partitioner, check_partitioner
 from ..errors import TopologyError
@@ -35,6 +36,7 @@ from ..serdes.serdes import Serde, SerdeLike, as_serde
 from ..stores.materialized import MaterializedInternal, StoreFactory, StoreOption, key_value_store, materialized_option
 from .abstract_stream import AbstractStream
 from .branched_kstream import BranchedKStream
+from .deduplicated import deduplicate
 from .kstream_async import AsyncStream
 from .kstream_joining import JoiningStream
 from .printed import print_action
@@ -240,6 +242,41 @@ class KStream(JoiningStream[K, V], AsyncStream[K, V]):
             partitioner,
         )
         self.builder.add_graph_node(self.graph_node, node)
+
+    def deduplicate_by_key(
+        self,
+        interval: Duration,
+        *,
+        name: str | None = None,
+        store: str | None = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+    ) -> KStream[K, V]:
+        """Drop the records that follow one with their key within interval (KIP-655, as proposed for Kafka Streams).
+
+        interval: ``timedelta`` or ms, by timestamps and stream time. Records without a key are forwarded. name: of the
+        operator, and of the repartition topic if one is needed. store: the name of the store, by default name. Raises
+        TopologyError for a negative interval.
+        """
+        return deduplicate(self, interval, name, store, key_serde, value_serde)
+
+    def deduplicate_by_key_value(
+        self,
+        id_selector: Callable[[K, V], object],
+        interval: Duration,
+        *,
+        id_serde: SerdeLike,
+        name: str | None = None,
+        store: str | None = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+    ) -> KStream[K, V]:
+        """Drop the records that follow one with their key and their id_selector(key, value) within interval.
+
+        id_serde: of what id_selector returns; records for which that is None are forwarded. The rest is as in
+        deduplicate_by_key().
+        """
+        return deduplicate(self, interval, name, store, key_serde, value_serde, (id_selector, id_serde))
 
     def to_table(
         self,

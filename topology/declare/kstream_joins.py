@@ -146,7 +146,7 @@ def _global_table_join(join: _GlobalTableJoin) -> KStream[Any, Any]:
         join.with_mapped_key,
     )
     node = StreamTableJoinNode(name, operator)
-    node.null_key_relaxed_join = join.left_join
+    node.accepts_null_keys = join.left_join
     stream.builder.add_graph_node(stream.graph_node, node)
     return stream.result(node, stream.key_serde, None)
 
@@ -171,7 +171,7 @@ def _table_join(join: _TableJoin) -> KStream[Any, Any]:
         getter, join.joiner, join.left_join, grace_ms, None if buffer is None else buffer.name, join.with_key
     )
     node = StreamTableJoinNode(name, operator, getter.store_names, grace_ms, buffer)
-    node.null_key_relaxed_join = join.left_join
+    node.accepts_null_keys = join.left_join
     stream.builder.add_graph_node(stream.graph_node, node)
     return stream.result(node, key_serde or stream.key_serde, None, repartition_required=False, source_nodes=sources)
 
@@ -274,7 +274,7 @@ class _StreamJoinGraph:
             outer_store,
             KStreamKStreamSelfJoin(self.this_store.name, windows, joiner, retention_ms, with_key),
         )
-        node.null_key_relaxed_join = self.left_outer
+        node.accepts_null_keys = self.left_outer
         builder.add_graph_node([join.this.graph_node, join.other.graph_node], node)
         return node
 

@@ -71,7 +71,7 @@ class GraphNode:
 
     build_priority: nodes are written in the order in which they were added, parents first; 0 for as soon as possible.
     output_versioned: whether the resulting table keeps versions; None if that depends on the parents.
-    null_key_relaxed_join: a left or outer join that accepts records without a key.
+    accepts_null_keys: a left or outer join, or a deduplication, which needs records without a key.
     """
 
     node_name: str
@@ -83,7 +83,7 @@ class GraphNode:
     value_changing: bool = field(default=False, init=False)
     merge_node: bool = field(default=False, init=False)
     output_versioned: bool | None = field(default=None, init=False)
-    null_key_relaxed_join: bool = field(default=False, init=False)
+    accepts_null_keys: bool = field(default=False, init=False)
 
     def add_child(self, child: GraphNode) -> None:
         """Add a child to this node."""

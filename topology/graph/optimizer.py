@@ -78,12 +78,12 @@ def _keys(source: StreamSourceNode) -> tuple[str | re.Pattern[str], ...]:
 
 
 def drop_null_keys(root: GraphNode) -> None:
-    """Let repartition topics drop records without a key if no left or outer join follows."""
+    """Let repartition topics drop records without a key if no operator follows that accepts them."""
     wanting: set[GraphNode] = set()
     visited: dict[GraphNode, None] = {}
     for node in _children_first(root):
         visited[node] = None
-        if any(child.null_key_relaxed_join or child in wanting for child in node.children):
+        if any(child.accepts_null_keys or child in wanting for child in node.children):
             wanting.add(node)
     for node in visited:
         if isinstance(node, BaseRepartitionNode) and node not in wanting:
