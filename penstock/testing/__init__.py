@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from .broker import EmbeddedKafka
 from .driver import TopologyTestDriver
-from .driver_topics import NoSuchElementError, TestInputTopic, TestOutputTopic
+from .driver_topics import NoSuchElementError, TestInputTopic, TestOutputTopic, TestRecord
 from .mock_processor_context import CapturedForward, CapturedPunctuator, MockProcessorContext
 
 __all__ = [
@@ -28,5 +28,6 @@ __all__ = [
     "NoSuchElementError",
     "TestInputTopic",
     "TestOutputTopic",
+    "TestRecord",
     "TopologyTestDriver",
 ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, overload
 
@@ -31,16 +31,17 @@ from penstock.topology.context.store_types import (
     WindowStore,
 )
 from penstock.topology.errors import PenstockError, TopologyError
-from penstock.topology.graph.processor_topology import SinkNode, SourceNode
+from penstock.topology.graph.processor_topology import ProcessorTopology, SinkNode, SourceNode
 from penstock.topology.graph.subtopologies import build_whole_topology
 from penstock.topology.graph.topology import Topology
 from penstock.topology.processor_api import S
-from penstock.topology.records import Headers, RawRecord, SentRecord
+from penstock.topology.records import SentRecord, TaskId
 from penstock.topology.run.compiled import CompiledSource
 from penstock.topology.serdes.serdes import Serde, SerdeLike, Serdes, resolve_serde
 from penstock.workers.metrics.sensors import Metric
 
-from .driver_task import Clock, DriverTask, RecordQueues
+from .driver_partitions import DriverPartitions, no_such_partition
+from .driver_task import TASK_ID, Clock, DriverTask, as_message
 from .driver_topics import K, TestInputTopic, TestOutputTopic, V
 from .store_views import (
     AGGREGATION,
@@ -68,12 +69,16 @@ class TopologyTestDriver:
     temporary directory that close() removes; the driver commits after each record. All sub-topologies run as one task
     with one partition per topic, records for internal topics are looped back.
 
+    partitions: the number of partitions of the user's topics, or of each by name, where others have one (KIP-1238).
+    Then there is a task for each sub-topology and partition, and each record goes to the partition that its key, a
+    partitioner or pipe_input chooses; internal topics and co-partitioning are as in an application.
+
     batch_records: the number of records that map_batches collects at most. A batch ends with the call that piped its
     records in, so only the records of a list, and those that follow from one record, can be in one batch. Its results
     should be the same for any number.
 
-    Raises ConfigError for a wrong configuration, TopologyError for a topology that cannot be built, ValueError for less
-    than one record.
+    Raises ConfigError for a wrong configuration, TopologyError for a topology that cannot be built, or not with these
+    partitions, ValueError for less than one record or partition.
     """
 
     __test__ = False  # not a test class for pytest
@@ -85,6 +90,7 @@ class TopologyTestDriver:
         initial_wall_clock_ms: int = 0,
         *,
         batch_records: int = 512,
+        partitions: int | Mapping[str, int] | None = None,
     ) -> None:
         if type(batch_records) is not int or batch_records < 1:
             raise ValueError(f"batch_records must be 1 or more, got {batch_records!r}")
@@ -95,13 +101,15 @@ class TopologyTestDriver:
         self._clock = Clock(initial_wall_clock_ms)
         self._directory = tempfile.TemporaryDirectory(prefix="penstock-test-")
         self._outputs: dict[str, deque[SentRecord]] = {}
-        self._queues = RecordQueues()
-        self._global_offsets: dict[str, int] = {}
+        self._global_offsets = Counter[tuple[str, int]]()
         self._closed = False
         try:
+            self._partitions = None if partitions is None else DriverPartitions(topology, self._config, partitions)
             self._global_task = self._make_global_task(topology)
-            #: The driver's task; for Penstock's own tests.
-            self.task = self._make_task(topology)
+            self._tasks = self._make_tasks(topology)
+            if self._partitions is None:
+                #: The only task; for Penstock's own tests.
+                self.task = self._tasks[0]
         except BaseException:
             self._directory.cleanup()
             raise
@@ -114,11 +122,22 @@ class TopologyTestDriver:
         config = self._config.with_overrides({"deserialization.exception.handler": "continue"})
         return DriverTask(built, config, self._clock, Path(self._directory.name, "global"), self._new_cache())
 
-    def _make_task(self, topology: Topology) -> DriverTask:
-        built = build_whole_topology(topology.internal_builder, self._config)
+    def _make_tasks(self, topology: Topology) -> list[DriverTask]:
+        if self._partitions is None:
+            return [self._make_task(TASK_ID, build_whole_topology(topology.internal_builder, self._config))]
+        tasks = [self._make_task(*planned) for planned in self._partitions.tasks()]
+        for task in tasks:
+            task.others = [each for each in tasks if each.topology is task.topology and each is not task]
+        return tasks
+
+    def _make_task(self, task_id: TaskId, topology: ProcessorTopology) -> DriverTask:
         global_stores = {} if self._global_task is None else self._global_task.stores
-        directory = Path(self._directory.name, "task")
-        return DriverTask(built, self._config, self._clock, directory, self._new_cache(), global_stores)
+        directory, cache = Path(self._directory.name, str(task_id)), self._new_cache()
+        count = self._partition_count
+        return DriverTask(topology, self._config, self._clock, directory, cache, global_stores, task_id, count)
+
+    def _partition_count(self, topic: str) -> int:
+        return 1 if self._partitions is None else self._partitions.count(topic)
 
     def _new_cache(self) -> ThreadCache:
         # Global stores have a separate one, as in Kafka Streams.
@@ -181,7 +200,8 @@ class TopologyTestDriver:
     def advance_wall_clock_time(self, advance: Duration) -> None:
         """Move the wall clock forward (timedelta or ms) and run the punctuations that are due, each once."""
         self._clock.now_ms += to_millis(advance, "advance")
-        self.task.punctuate_wall_clock()
+        for task in self._tasks:
+            task.punctuate_wall_clock()
         self._complete_all_processable_work()
 
     def produced_topic_names(self) -> set[str]:
@@ -190,84 +210,111 @@ class TopologyTestDriver:
 
     def dropped_records(self) -> dict[tuple[str, str], int]:
         """Return how many records were dropped, by node and reason, those of global stores too."""
-        return dict(self.task.dropped if self._global_task is None else self.task.dropped + self._global_task.dropped)
+        return dict(sum((task.dropped for task in self._all_tasks()), Counter()))
 
     def metrics(self) -> list[Metric]:
         """Return the metrics that processors have added (``ProcessorContext.metrics``)."""
-        tasks = [self.task] if self._global_task is None else [self.task, self._global_task]
-        return [metric for task in tasks for metric in task.streams_metrics.metrics()]
+        return [metric for task in self._all_tasks() for metric in task.streams_metrics.metrics()]
 
     @overload
-    def get_state_store(self, name: str) -> Any: ...
+    def get_state_store(self, name: str, partition: int | None = None) -> Any: ...
     @overload
-    def get_state_store(self, name: StoreBuilder[S]) -> S: ...
-    def get_state_store(self, name: str | StoreBuilder[Any]) -> Any:
-        """Return a store unchanged, by its name or its StoreBuilder; None if there is none of this name."""
-        return self.get_all_state_stores().get(name.name if isinstance(name, StoreBuilder) else name)
+    def get_state_store(self, name: StoreBuilder[S], partition: int | None = None) -> S: ...
+    def get_state_store(self, name: str | StoreBuilder[Any], partition: int | None = None) -> Any:
+        """Return a store unchanged, by its name or its StoreBuilder; None if there is none of this name.
 
-    def get_all_state_stores(self) -> dict[str, Any]:
-        """Return all stores by name, global ones included."""
-        return {name: for_readers(store.exposed) for name, store in self._opened().items()}
+        partition: with partitions=, a store has a part for each of its tasks. This and all following methods raise
+        ValueError for a partition that a store does not have, and for None if it has several; global stores have none.
+        """
+        found = self._opened(name.name if isinstance(name, StoreBuilder) else name, partition)
+        return None if found is None else for_readers(found.exposed)
 
-    def _opened(self) -> dict[str, Any]:
-        return {**(self._global_task.stores if self._global_task else {}), **self.task.stores}
+    def get_all_state_stores(self, partition: int | None = None) -> dict[str, Any]:
+        """Return all stores of a partition by name, global ones included."""
+        tasks = [task for task in self._tasks if partition is None or task.task_id.partition == partition]
+        names = dict.fromkeys(name for task in (*self._all_tasks()[len(self._tasks) :], *tasks) for name in task.stores)
+        return {name: self.get_state_store(name, partition) for name in names}
 
-    def get_key_value_store(self, name: str) -> KeyValueStore[Any, Any] | Any:
+    def _all_tasks(self) -> list[DriverTask]:
+        return self._tasks if self._global_task is None else [*self._tasks, self._global_task]
+
+    def _opened(self, name: str, partition: int | None) -> Any:
+        """Return the open store of a task, or a global one; None if there is none of this name."""
+        if self._global_task is not None and name in self._global_task.stores:
+            return self._global_task.stores[name]
+        found = {task.task_id.partition: task.stores[name] for task in self._tasks if name in task.stores}
+        if not found or (partition is None and len(found) == 1):
+            return next(iter(found.values()), None)
+        if partition not in found:
+            raise ValueError(f"Store {name} has the partitions 0 to {len(found) - 1}, got partition={partition}")
+        return found[partition]
+
+    def get_key_value_store(self, name: str, partition: int | None = None) -> KeyValueStore[Any, Any] | Any:
         """Return a key-value store with plain values, None if there is none of this name and kind."""
-        store = self._store(name, StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE)
+        store = self._store(name, partition, StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE)
         if store is None or store.builder.kind is StoreKind.KEY_VALUE:
             return store
         return KeyValueStoreFacade(store, PLAIN_OF_HEADERS if store.builder.keeps_headers else PLAIN)
 
-    def get_timestamped_key_value_store(self, name: str) -> TimestampedKeyValueStore[Any, Any] | Any:
+    def get_timestamped_key_value_store(
+        self, name: str, partition: int | None = None
+    ) -> TimestampedKeyValueStore[Any, Any] | Any:
         """Return a key-value store with ValueAndTimestamp, None if there is none of this name and kind."""
-        store = self._store(name, StoreKind.TIMESTAMPED_KEY_VALUE)
+        store = self._store(name, partition, StoreKind.TIMESTAMPED_KEY_VALUE)
         return KeyValueStoreFacade(store, TIMESTAMPED_OF_HEADERS) if _keeps_headers(store) else store
 
     def get_timestamped_key_value_store_with_headers(
-        self, name: str
+        self, name: str, partition: int | None = None
     ) -> TimestampedKeyValueStoreWithHeaders[Any, Any] | Any:
         """Return a key-value store with ValueTimestampHeaders, None if there is none with headers of this name."""
-        store = self._with_headers(name, StoreKind.TIMESTAMPED_KEY_VALUE)
+        store = self._with_headers(name, partition, StoreKind.TIMESTAMPED_KEY_VALUE)
         return store if store is None or _keeps_headers(store) else KeyValueStoreFacade(store, WITH_HEADERS)
 
-    def get_versioned_key_value_store(self, name: str) -> VersionedKeyValueStore[Any, Any] | Any:
+    def get_versioned_key_value_store(
+        self, name: str, partition: int | None = None
+    ) -> VersionedKeyValueStore[Any, Any] | Any:
         """Return a versioned store, None if there is none of this name and kind."""
-        return self._store(name, StoreKind.VERSIONED_KEY_VALUE)
+        return self._store(name, partition, StoreKind.VERSIONED_KEY_VALUE)
 
-    def get_window_store(self, name: str) -> WindowStore[Any, Any] | Any:
+    def get_window_store(self, name: str, partition: int | None = None) -> WindowStore[Any, Any] | Any:
         """Return a window store with plain values, None if there is none of this name and kind."""
-        store = self._store(name, StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW)
+        store = self._store(name, partition, StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW)
         if store is None or store.builder.kind is StoreKind.WINDOW:
             return store
         return WindowStoreFacade(store, PLAIN_OF_HEADERS if store.builder.keeps_headers else PLAIN)
 
-    def get_timestamped_window_store(self, name: str) -> TimestampedWindowStore[Any, Any] | Any:
+    def get_timestamped_window_store(
+        self, name: str, partition: int | None = None
+    ) -> TimestampedWindowStore[Any, Any] | Any:
         """Return a window store with ValueAndTimestamp, None if there is none of this name and kind."""
-        store = self._store(name, StoreKind.TIMESTAMPED_WINDOW)
+        store = self._store(name, partition, StoreKind.TIMESTAMPED_WINDOW)
         return WindowStoreFacade(store, TIMESTAMPED_OF_HEADERS) if _keeps_headers(store) else store
 
-    def get_timestamped_window_store_with_headers(self, name: str) -> TimestampedWindowStoreWithHeaders[Any, Any] | Any:
+    def get_timestamped_window_store_with_headers(
+        self, name: str, partition: int | None = None
+    ) -> TimestampedWindowStoreWithHeaders[Any, Any] | Any:
         """Return a window store with ValueTimestampHeaders, None if there is none with headers of this name."""
-        store = self._with_headers(name, StoreKind.TIMESTAMPED_WINDOW)
+        store = self._with_headers(name, partition, StoreKind.TIMESTAMPED_WINDOW)
         return store if store is None or _keeps_headers(store) else WindowStoreFacade(store, WITH_HEADERS)
 
-    def get_session_store(self, name: str) -> SessionStore[Any, Any] | Any:
+    def get_session_store(self, name: str, partition: int | None = None) -> SessionStore[Any, Any] | Any:
         """Return a session store with plain aggregates, None if there is none of this name and kind."""
-        store = self._store(name, StoreKind.SESSION)
+        store = self._store(name, partition, StoreKind.SESSION)
         return SessionStoreFacade(store, AGGREGATION) if _keeps_headers(store) else store
 
-    def get_session_store_with_headers(self, name: str) -> SessionStoreWithHeaders[Any, Any] | Any:
+    def get_session_store_with_headers(
+        self, name: str, partition: int | None = None
+    ) -> SessionStoreWithHeaders[Any, Any] | Any:
         """Return a session store with AggregationWithHeaders, None if there is none with headers of this name."""
-        store = self._with_headers(name, StoreKind.SESSION)
+        store = self._with_headers(name, partition, StoreKind.SESSION)
         return store if store is None or _keeps_headers(store) else SessionStoreFacade(store, AGGREGATION_WITH_HEADERS)
 
-    def _with_headers(self, name: str, kind: StoreKind) -> Any:
-        store = self._store(name, kind)
+    def _with_headers(self, name: str, partition: int | None, kind: StoreKind) -> Any:
+        store = self._store(name, partition, kind)
         return store if store is not None and store.builder.headers_format else None
 
-    def _store(self, name: str, *kinds: StoreKind) -> Any:
-        store = self._opened().get(name)
+    def _store(self, name: str, partition: int | None, *kinds: StoreKind) -> Any:
+        store = self._opened(name, partition)
         return for_readers(store) if store is not None and store.builder.kind in kinds else None
 
     def close(self) -> None:
@@ -275,27 +322,29 @@ class TopologyTestDriver:
         if self._closed:
             return
         self._closed = True
-        try:
-            self.task.close()
-            if self._global_task is not None:
-                self._global_task.close()
-            self._capture_outputs()
-        finally:
-            self._directory.cleanup()
+        with ExitStack() as closing:
+            closing.callback(self._directory.cleanup)
+            closing.callback(self._capture_outputs)
+            for task in reversed(self._all_tasks()):
+                closing.callback(task.close)
 
-    def _pipe(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> None:
+    def _pipe(self, record: SentRecord) -> None:
         if self._closed:
             raise PenstockError("The TopologyTestDriver is closed")
-        source = self.task.compiled.source_matching(topic)
-        global_source = self._global_source(topic)
-        if source is None and global_source is None:
-            raise TopologyError(f"Unknown topic: {topic}. Source topics are {', '.join(self._source_topics())}")
-        record = SentRecord(topic, key, value, timestamp, headers)
-        if source is not None:
-            self._enqueue(source, record)
+        if self._partitions is None and record.partition not in (None, 0):
+            raise no_such_partition(record, 1)
+        placed = self._placed(record)
+        global_source = self._global_source(record.topic)
+        if self._enqueue(placed):
             self._complete_all_processable_work()
+        elif global_source is None:
+            raise TopologyError(f"Unknown topic: {record.topic}. Source topics are {', '.join(self._source_topics())}")
         if global_source is not None:
-            self._process_global(global_source, record)
+            self._process_global(global_source, placed)
+
+    def _placed(self, record: SentRecord) -> SentRecord:
+        """Return a record with the partition that it goes to; the only task does not look at it."""
+        return record if self._partitions is None else self._partitions.place(record)
 
     @contextmanager
     def _piping_list(self) -> Iterator[None]:
@@ -308,81 +357,99 @@ class TopologyTestDriver:
             if not self._closed:
                 self._complete_all_processable_work()
 
-    def _enqueue(self, source: CompiledSource, record: SentRecord) -> None:
-        offset = self._queues.next_offset(source)
-        self._queues.add(source, _message(record, offset))
+    def _enqueue(self, record: SentRecord) -> bool:
+        """Let a record wait in the task that reads its partition; return whether there is one."""
+        for task in self._tasks:
+            if self._partitions is None or task.task_id.partition == record.partition:
+                source = task.compiled.source_matching(record.topic)
+                if source is not None:
+                    task.enqueue(source, record)
+                    return True
+        return False
 
     def _complete_all_processable_work(self) -> None:
         self._process_queued()
-        while not self._pipes_list and self.task.batched_records:
-            self.task.complete_batches()
+        while not self._pipes_list and any(task.batched_records for task in self._tasks):
+            for task in self._tasks:
+                if task.batched_records:
+                    task.complete_batches()
             self._process_queued()
 
     def _process_queued(self) -> None:
         self._capture_outputs()
         try:
-            for source, record in self._queues.drain():
-                self.task.process(source, record)
-                if self.task.batched_records >= self._batch_records:
-                    self.task.complete_batches()
-                self._capture_outputs()
+            while any(self._process_queued_of(task) for task in self._tasks):
+                pass  # what one task has written may wait in another now
         except BaseException:
-            self._queues.clear()
+            for task in self._tasks:
+                task.queues.clear()
             raise
+
+    def _process_queued_of(self, task: DriverTask) -> int:
+        """Process the records that wait in a task, and those that follow from them; return how many these were."""
+        processed = 0
+        for source, record in task.queues.drain():
+            task.process(source, record)
+            if task.batched_records >= self._batch_records:
+                task.complete_batches()
+            self._capture_outputs()
+            processed += 1
+        return processed
 
     def _capture_outputs(self) -> None:
         """Keep produced records for reading, and pipe back those for a source or internal topic."""
-        for record in self.task.take_produced():
-            self._outputs.setdefault(record.topic, deque()).append(record)
-            source = self.task.compiled.source_matching(record.topic)
-            if source is not None and not self._closed:
-                self._enqueue(source, record)
+        for record in [record for task in self._tasks for record in task.take_produced()]:
+            placed = self._placed(record)
+            self._outputs.setdefault(record.topic, deque()).append(placed)
+            if self._closed:
+                continue
+            self._enqueue(placed)
             global_source = self._global_source(record.topic)
-            if global_source is not None and not self._closed:
-                self._process_global(global_source, record)
+            if global_source is not None:
+                self._process_global(global_source, placed)
 
     def _global_source(self, topic: str) -> CompiledSource | None:
         return None if self._global_task is None else self._global_task.compiled.source_of(topic)
 
     def _process_global(self, source: CompiledSource, record: SentRecord) -> None:
-        offset = self._global_offsets.get(record.topic, 0)
-        self._global_offsets[record.topic] = offset + 1
-        source.process(_message(record, offset))
+        place = record.topic, record.partition or 0
+        source.process(as_message(record, self._global_offsets[place]))
+        self._global_offsets[place] += 1
         if self._global_task is not None:
             self._global_task.commit()
 
     def _source_node(self, topic: str) -> SourceNode | None:
-        topologies = [self.task.topology] + ([self._global_task.topology] if self._global_task else [])
-        for node in (node for built in topologies for node in built.nodes.values()):
-            if isinstance(node, SourceNode) and (
-                topic in self._full_names(node) or (node.pattern is not None and node.pattern.fullmatch(topic))
-            ):
-                return node
+        for task in self._all_tasks():
+            for node in _sources(task.topology):
+                if topic in _full_names(task, node) or (node.pattern is not None and node.pattern.fullmatch(topic)):
+                    return node
         return None
 
-    def _full_names(self, node: SourceNode) -> list[str]:
-        internal = self.task.topology.repartition_topics
-        return [self.task.internal_topic(topic) if topic in internal else topic for topic in node.topics]
-
     def _sink_node(self, topic: str) -> SinkNode | None:
-        internal = self.task.topology.repartition_topics
-        for node in self.task.topology.sinks:
-            full = self.task.internal_topic(node.topic) if node.topic in internal else node.topic  # type: ignore[arg-type]
-            if full == topic:
-                return node
+        for task in self._tasks:
+            for node in task.topology.sinks:
+                if isinstance(node.topic, str) and _full_name(task, node.topic) == topic:
+                    return node
         return None
 
     def _source_topics(self) -> list[str]:
+        nodes = [node for task in self._tasks for node in _sources(task.topology)]
+        patterns = [node.pattern.pattern for node in nodes if node.pattern is not None]
         global_topics = list(self._global_task.compiled.sources) if self._global_task else []
-        nodes = self.task.topology.nodes.values()
-        patterns = [node.pattern.pattern for node in nodes if isinstance(node, SourceNode) and node.pattern is not None]
-        return [*self.task.compiled.sources, *patterns, *global_topics]
+        topics = [topic for task in self._tasks for topic in task.compiled.sources]
+        return list(dict.fromkeys([*topics, *patterns, *global_topics]))
 
 
-def _message(record: SentRecord, offset: int) -> RawRecord:
-    timestamp = -1 if record.timestamp is None else record.timestamp
-    headers = list(record.headers) if record.headers else None
-    return RawRecord(record.topic, 0, offset, timestamp, record.key, record.value, headers)
+def _sources(topology: ProcessorTopology) -> list[SourceNode]:
+    return [node for node in topology.nodes.values() if isinstance(node, SourceNode)]
+
+
+def _full_names(task: DriverTask, node: SourceNode) -> list[str]:
+    return [_full_name(task, topic) for topic in node.topics]
+
+
+def _full_name(task: DriverTask, topic: str) -> str:
+    return task.internal_topic(topic) if topic in task.topology.repartition_topics else topic
 
 
 def _keeps_headers(store: Any) -> bool:

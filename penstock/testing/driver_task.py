@@ -1,4 +1,4 @@
-"""The only task of TopologyTestDriver: real operators and stores, with lists instead of a broker."""
+"""A task of TopologyTestDriver: real operators and stores, with lists instead of a broker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import selectors
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,13 +23,13 @@ from penstock.topology.context.task_context import Cancellable, TaskContext
 from penstock.topology.errors import UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.processor_api import Punctuation
-from penstock.topology.records import Headers, Message, SentRecord, TaskId
+from penstock.topology.records import Headers, Message, RawRecord, SentRecord, TaskId
 from penstock.topology.run.compiled import CompiledSource, CompiledTopology, StampedRecord, compile_topology
 from penstock.topology.run.event_loop import TurnedCalls
 from penstock.workers.metrics.custom_metrics import CustomMetrics
 from penstock.workers.metrics.sensors import Sensor
 
-#: The driver runs all sub-topologies in one task, whose topics have one partition.
+#: Without partitions=, the driver runs all sub-topologies in one task, whose topics have one partition.
 TASK_ID = TaskId(0, 0)
 
 
@@ -52,12 +52,13 @@ class IdlePart:
 class DriverOutput:
     """Keeps a task's records in memory.
 
-    changelogs: topic by store. produced: the records that take() has not returned yet. changelog_ends: the number of
-    records of each store's changelog.
+    changelogs: topic by store. partition: the task's, of its changelogs. produced: the records that take() has not
+    returned yet. changelog_ends: the number of records of each store's changelog.
     """
 
-    def __init__(self, changelogs: Mapping[str, str]) -> None:
+    def __init__(self, changelogs: Mapping[str, str], partition: int | None = None) -> None:
         self._changelogs = changelogs
+        self._partition = partition
         self.produced: list[SentRecord] = []
         self.changelog_ends: Counter[str] = Counter()
 
@@ -70,7 +71,7 @@ class DriverOutput:
     ) -> None:
         """See TaskOutput.log_change."""
         self.changelog_ends[store_name] += 1
-        self.send(self._changelogs[store_name], key, value, timestamp, headers)
+        self.send(self._changelogs[store_name], key, value, timestamp, headers, self._partition)
 
     def take(self) -> list[SentRecord]:
         """Return the records since the last call."""
@@ -79,7 +80,11 @@ class DriverOutput:
 
 
 class DriverTask(TaskContext):
-    """A task whose records stay in memory. dropped: number of dropped records by (node, reason)."""
+    """A task whose records stay in memory.
+
+    partition_counts(topic): the number of its partitions. dropped: number of dropped records by (node, reason). queues:
+    the records that wait. others: the tasks of the same sub-topology.
+    """
 
     output: DriverOutput
 
@@ -91,10 +96,12 @@ class DriverTask(TaskContext):
         directory: Path,
         cache: ThreadCache | None,
         global_stores: Mapping[str, Any] | None = None,
+        task_id: TaskId = TASK_ID,
+        partition_counts: Callable[[str], int] = lambda topic: 1,
     ) -> None:
         prefix = config["application.id"]
         changelogs = {store: f"{prefix}-{topic}" for store, topic in topology.changelog_topics.items()}
-        super().__init__(TASK_ID, config, DriverOutput(changelogs))
+        super().__init__(task_id, config, DriverOutput(changelogs, task_id.partition))
         self.topology = topology
         self.dropped: Counter[tuple[str, str]] = Counter()
         sensor = partial(Sensor, config["metrics.sample.window.ms"], config["metrics.num.samples"])
@@ -104,16 +111,24 @@ class DriverTask(TaskContext):
         self._clock = clock
         self._punctuations = {kind: PunctuationQueue() for kind in Punctuation}
         self._global_stores = global_stores or {}
+        self._partition_counts = partition_counts
+        self.queues = RecordQueues()
+        self.others: Sequence[DriverTask] = ()
         self.stores: dict[str, Any] = {}
         for name, builder in topology.stores.items():
             self.stores[name] = build_store(builder, self, directory, cache)
         self.restore()
         self.compiled: CompiledTopology = compile_topology(topology, self)
+        own = topology.idle_timeout
+        parts = topology.idle_parts if own is None else [(frozenset(topology.nodes), own)]
         self._idle_parts = [
-            IdlePart(names, IdleTime(timeout, clock.now_ms, lambda: None))  # there are no others to follow
-            for names, timeout in topology.idle_parts
+            IdlePart(names, IdleTime(timeout, clock.now_ms, self._time_of_others)) for names, timeout in parts
         ]
         self.compiled.init()
+
+    def _time_of_others(self) -> int | None:
+        """Return the highest stream time of the other tasks of the sub-topology, None if there is none."""
+        return max((part.stream_time_ms for task in self.others for part in task._idle_parts), default=None)
 
     def restore(self) -> None:
         """Hook to fill the open stores before the topology is compiled; a driver's stores start empty."""
@@ -142,7 +157,7 @@ class DriverTask(TaskContext):
 
     @override
     def partition_count(self, topic: str) -> int:
-        return 1
+        return self._partition_counts(topic)
 
     @override
     def schedule(
@@ -156,6 +171,10 @@ class DriverTask(TaskContext):
     @override
     def record_dropped(self, node: str, reason: str) -> None:
         self.dropped[node, reason] += 1
+
+    def enqueue(self, source: CompiledSource, record: SentRecord) -> None:
+        """Let a record of one of the task's partitions wait for its turn."""
+        self.queues.add(source, as_message(record, self.queues.next_offset(source)))
 
     def process(self, source: CompiledSource, record: StampedRecord) -> None:
         """Process one record, complete its calls of async functions, punctuate stream time, and commit."""
@@ -228,6 +247,13 @@ class DriverTask(TaskContext):
             self.async_calls.close()
             for store in self.stores.values():
                 store.close()
+
+
+def as_message(record: SentRecord, offset: int) -> RawRecord:
+    """Return a written record as it is read at an offset; without a partition, of partition 0."""
+    timestamp = -1 if record.timestamp is None else record.timestamp
+    headers = list(record.headers) if record.headers else None
+    return RawRecord(record.topic, record.partition or 0, offset, timestamp, record.key, record.value, headers)
 
 
 class _RecordQueue:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 from typing_extensions import TypeVar
 
@@ -20,14 +20,37 @@ from penstock.topology.serdes.serdes import Serde
 K = TypeVar("K", default=Any)
 V = TypeVar("V", default=Any)
 
-#: pipe(topic, key, value, timestamp in ms, headers)
-Pipe = Callable[[str, bytes | None, bytes | None, int, Headers], None]
+#: pipe(record)
+Pipe = Callable[[SentRecord], None]
 
 _MISSING: object = object()
 
 
 class NoSuchElementError(PenstockError, LookupError):
     """There is no record to read."""
+
+
+class TestRecord(Record[K, V]):
+    """A record with its partition (Kafka Streams: TestRecord, KIP-1238).
+
+    partition: of a record that is piped, None to choose it by the key. Records are equal if key, value, timestamp and
+    headers are, as other Records.
+    """
+
+    __test__ = False  # not a test class for pytest
+
+    partition: int | None
+
+    def __new__(
+        cls, key: K, value: V, timestamp: int, headers: HeadersLike = None, partition: int | None = None
+    ) -> TestRecord[K, V]:
+        """Return a record; raises TypeError for invalid headers."""
+        made = cast("TestRecord[K, V]", super().__new__(cls, key, value, timestamp, headers))
+        made.partition = partition
+        return made
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, partition={self.partition})"
 
 
 class TestInputTopic:
@@ -70,21 +93,25 @@ class TestInputTopic:
         value: object = _MISSING,
         timestamp: int | datetime | None = None,
         headers: HeadersLike = None,
+        partition: int | None = None,
     ) -> None:
         """Pipe one record and process everything that follows from it.
 
         pipe_input(value), pipe_input(key, value), pipe_input(key, value, timestamp), pipe_input(Record(…)), or by
         keywords. timestamp: milliseconds since the epoch or an aware datetime. headers: (name, bytes or text) pairs, or
-        a dict of them.
-        Raises the topology's exceptions; a failing operator is named in a StreamsError.
+        a dict of them. partition: by default that of the key, and of records without key the next one in turn.
+        Raises the topology's exceptions, of which a StreamsError names a failing operator; ValueError for a partition
+        that the topic does not have.
         """
         if len(record) == 1 and isinstance(record[0], Record):
             key, value = record[0].key, record[0].value
             timestamp = record[0].timestamp if timestamp is None else timestamp
             headers = record[0].headers if headers is None else headers
+            partition = getattr(record[0], "partition", None) if partition is None else partition
         else:
             key, value, timestamp = _arguments(record, key, value, timestamp)
-        self._send(key, value, self._next_time() if timestamp is None else _millis(timestamp), as_headers(headers))
+        time = self._next_time() if timestamp is None else _millis(timestamp)
+        self._send(key, value, time, as_headers(headers), partition)
 
     def pipe_value_list(
         self, values: Iterable[object], start_timestamp: int | datetime | None = None, advance: Duration = 0
@@ -109,12 +136,12 @@ class TestInputTopic:
                 if not isinstance(pair, tuple | list) or len(pair) != 2:
                     raise TypeError(f"pipe_key_value_list takes (key, value) pairs, not {pair!r}")
                 key, value = pair
-                self._send(key, value, self._next_time() if time is None else time, None)
+                self._send(key, value, self._next_time() if time is None else time)
                 if time is not None:
                     time += to_millis(advance, "advance")
 
     def pipe_record_list(self, records: Iterable[Record[Any, Any]]) -> None:
-        """Pipe records with their own timestamps and headers."""
+        """Pipe records with their own timestamps, headers and, as TestRecords, partitions."""
         with self._piping_list():
             for record in records:
                 self.pipe_input(record)
@@ -124,9 +151,12 @@ class TestInputTopic:
         self._time += self._auto_advance_ms
         return time
 
-    def _send(self, key: object, value: object, timestamp: int, headers: Headers) -> None:
+    def _send(
+        self, key: object, value: object, timestamp: int, headers: Headers = None, partition: int | None = None
+    ) -> None:
         key_bytes = self._key_serde.serialize(self.topic, key)
-        self._pipe(self.topic, key_bytes, self._value_serde.serialize(self.topic, value), timestamp, headers)
+        value_bytes = self._value_serde.serialize(self.topic, value)
+        self._pipe(SentRecord(self.topic, key_bytes, value_bytes, timestamp, headers, partition))
 
     def __repr__(self) -> str:
         return f"TestInputTopic({self.topic!r})"
@@ -168,8 +198,8 @@ class TestOutputTopic(Generic[K, V]):
     key_serde: Serde[K]
     value_serde: Serde[V]
 
-    def read_record(self) -> Record[K, V]:
-        """Return the next record; raises NoSuchElementError if there is none."""
+    def read_record(self) -> TestRecord[K, V]:
+        """Return the next record, with its partition; raises NoSuchElementError if there is none."""
         if self.topic not in self.outputs:
             raise NoSuchElementError(f"Uninitialized topic: {self.topic} (nothing was written to it yet)")
         if self.is_empty():
@@ -177,7 +207,8 @@ class TestOutputTopic(Generic[K, V]):
         record = self.outputs[self.topic].popleft()
         key: Any = self.key_serde.deserialize(self.topic, record.key)
         value: Any = self.value_serde.deserialize(self.topic, record.value)
-        return Record(key, value, -1 if record.timestamp is None else record.timestamp, record.headers)
+        timestamp = -1 if record.timestamp is None else record.timestamp
+        return TestRecord(key, value, timestamp, record.headers, record.partition or 0)
 
     def read_value(self) -> V:
         """Return the value of the next record; raises NoSuchElementError if there is none."""
@@ -188,7 +219,7 @@ class TestOutputTopic(Generic[K, V]):
         record = self.read_record()
         return record.key, record.value
 
-    def read_records_to_list(self) -> list[Record[K, V]]:
+    def read_records_to_list(self) -> list[TestRecord[K, V]]:
         """Return all records."""
         return [self.read_record() for _ in range(self.queue_size())]
 

@@ -211,13 +211,12 @@ def run_locally(case: Case, topology: Topology, batches: list[list[Input]]) -> R
             driver._capture_outputs()
 
         turns: Any = Turns(task, [full_source_topics(each, application_id) for each in order], end_turn)
-        driver._queues = turns
+        task.queues = turns
         for batch in batches:
             for each in batch:
-                source = task.compiled.source_of(each.topic)
                 headers: Any = each.headers
                 record = SentRecord(each.topic, each.key, each.value, each.timestamp, headers)
-                driver._enqueue(source, record)
+                driver._enqueue(record)
             driver._complete_all_processable_work()
         task.commit = commit
         for topic in driver.produced_topic_names():

@@ -15,12 +15,11 @@ from typing import Any
 
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.testing import TopologyTestDriver
-from penstock.testing.driver import _message
-from penstock.testing.driver_task import DriverTask
+from penstock.testing.driver_task import DriverTask, as_message
 from penstock.topology.context.store_interfaces import StoreKind
-from penstock.topology.graph.subtopologies import build_whole_topology
+from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.graph.topology import Topology
-from penstock.topology.records import RawRecord, SentRecord
+from penstock.topology.records import RawRecord, SentRecord, TaskId
 from penstock.topology.run.compiled import CompiledSource
 
 #: Stores whose changelog topics are compacted: only the last record of each key needs to exist.
@@ -74,7 +73,7 @@ class CrashingTask(DriverTask):
 
     def _restore_store(self, store: Any, log: Log) -> None:
         """Restore in two batches the records that the store on disk does not have yet."""
-        messages = [_message(record, offset) for offset, record in enumerate(log)][store.committed_offset() or 0 :]
+        messages = [as_message(record, offset) for offset, record in enumerate(log)][store.committed_offset() or 0 :]
         if self._compacts and store.builder.kind in COMPACTED and not store.builder.retain_duplicates:
             messages = compacted(messages)
         middle = len(messages) // 2
@@ -119,30 +118,31 @@ class CrashingDriver(TopologyTestDriver):
         for topic, source in self.task.compiled.sources.items():
             source.partition_time_ms = self._committed.partition_times.get(topic, -1)
             for _ in self._consumed.get(topic, ()):
-                self._queues.next_offset(source)
+                self.task.queues.next_offset(source)
 
     def _make_global_task(self, topology: Topology) -> DriverTask | None:
         """Global stores are restored by reading their topics from the beginning."""
         task = super()._make_global_task(topology)
         for topic, source in (task.compiled.sources if task else {}).items():
             for offset, record in enumerate(self._consumed.get(topic, ())):
-                source.process(_message(record, offset))
-            self._global_offsets[topic] = len(self._consumed.get(topic, ()))
+                source.process(as_message(record, offset))
+            self._global_offsets[topic, 0] = len(self._consumed.get(topic, ()))
         if task is not None:
             task.commit()
         return task
 
-    def _make_task(self, topology: Topology) -> DriverTask:
-        built = build_whole_topology(topology.internal_builder, self._config)
+    def _make_task(self, task_id: TaskId, topology: ProcessorTopology) -> DriverTask:
         cache = ThreadCache(self._config["statestore.cache.max.bytes"])
         global_stores = {} if self._global_task is None else self._global_task.stores
         return CrashingTask(
-            self._committed, self._compacts, built, self._config, self._clock, self._state, cache, global_stores
+            self._committed, self._compacts, topology, self._config, self._clock, self._state, cache, global_stores
         )
 
-    def _enqueue(self, source: CompiledSource, record: SentRecord) -> None:
-        self._consumed.setdefault(record.topic, []).append(record)
-        super()._enqueue(source, record)
+    def _enqueue(self, record: SentRecord) -> bool:
+        is_read = super()._enqueue(record)
+        if is_read:
+            self._consumed.setdefault(record.topic, []).append(record)
+        return is_read
 
     def _process_global(self, source: CompiledSource, record: SentRecord) -> None:
         self._consumed.setdefault(record.topic, []).append(record)

@@ -290,7 +290,7 @@ def test_close_removes_the_state_and_leaves_the_outputs(text: Options) -> None:
     with TopologyTestDriver(builder.build()) as driver:
         folder = Path(driver._directory.name)
         driver.create_input_topic("in").pipe_input("k", "v")
-        assert (folder / "task" / "stores" / "t").is_dir(), "stores are on disk"
+        assert (folder / "0_0" / "stores" / "t").is_dir(), "stores are on disk"
         topic = driver.create_input_topic("in")
     assert not folder.exists()
     assert driver.create_output_topic("out").read_value() == "v"
