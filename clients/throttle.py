@@ -5,24 +5,34 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .retry_log import THROTTLED, RetryLog
+from .traffic import Traffic
 
 #: The quotas that throttle a kind of request besides request_percentage, by its name.
 _QUOTAS = {"Fetch": "consumer_byte_rate", "Produce": "producer_byte_rate", "CreateTopics": "controller_mutation_rate"}
 
 
-class ThrottleTimes(NamedTuple):
-    """The throttle times of some responses, in ms; 0 counts, too."""
+class Times(NamedTuple):
+    """A time of each of some responses, such as the throttle time or the latency, in ms; 0 counts, too."""
 
     responses: int = 0
     total_ms: int = 0
     highest_ms: int = 0
 
+    def with_one(self, ms: int) -> Times:
+        """Return these times and another one."""
+        return Times(self.responses + 1, self.total_ms + ms, max(self.highest_ms, ms))
+
 
 class Health(NamedTuple):
-    """The operations that a client waits for, as texts, and the throttle times since the last call."""
+    """The operations that a client waits for, as texts, and what it has measured.
+
+    throttled, latencies: of the responses since the last call. traffic: of all connections since the start.
+    """
 
     waits: tuple[str, ...] = ()
-    throttled: ThrottleTimes = ThrottleTimes()
+    throttled: Times = Times()
+    latencies: Times = Times()
+    traffic: Traffic = Traffic()
 
 
 class Throttle:
@@ -31,13 +41,12 @@ class Throttle:
     def __init__(self, retries: RetryLog, client_id: str) -> None:
         self._retries = retries
         self._client_id = client_id
-        self._times = ThrottleTimes()
+        self._times = Times()
         self._until_ms: dict[object, float] = {}  # the end of the last throttle, by broker
 
     def note(self, broker: object, request: str, throttle_ms: int, now_ms: float) -> None:
         """Record a response. broker: its id or address; request: the kind, such as Fetch."""
-        responses, total_ms, highest_ms = self._times
-        self._times = ThrottleTimes(responses + 1, total_ms + throttle_ms, max(highest_ms, throttle_ms))
+        self._times = self._times.with_one(throttle_ms)
         if throttle_ms > 0:
             self._until_ms[broker] = max(self._until_ms.get(broker, 0), now_ms + throttle_ms)
             what, why = self._what(broker, request), self._why(request)
@@ -62,7 +71,7 @@ class Throttle:
         until_ms = self._until_ms.get(broker)
         return None if until_ms is None else now_ms - until_ms
 
-    def take_times(self) -> ThrottleTimes:
+    def take_times(self) -> Times:
         """Return the throttle times since the last call."""
-        times, self._times = self._times, ThrottleTimes()
+        times, self._times = self._times, Times()
         return times

@@ -42,7 +42,7 @@ FOLDERS = {
     ),
     "statestore": ("directory rows", "memory_store", "stores", "buffers cache", "view store_factory"),
     "clients": (
-        "clock errors log_context protocol served_clock state_machine",
+        "clock errors log_context protocol served_clock state_machine traffic",
         "retry_log",
         "throttle",
         "connection",

@@ -100,7 +100,7 @@ class BrokerConnection:
         except BaseException:
             self._close()
             raise
-        self._socket = BrokerSocket(opened.socket, self._settings.max_response_bytes)
+        self._socket = BrokerSocket(opened.socket, self._settings.max_response_bytes, opened.traffic)
         asyncio.get_running_loop().add_reader(opened.socket, self._receive)
         self._connection.ready(opened, _now_ms())
 
@@ -113,7 +113,7 @@ class BrokerConnection:
             return request.encode(version, correlation_id, self._settings.client_id)
 
         self._drained.clear()
-        data = self._connection.request(request.api, version, encode, _now_ms() + limit_ms, waiting)
+        data = self._connection.request(request.api, version, encode, _now_ms(), limit_ms, waiting)
         try:
             self._socket.send(data)
         except OSError as error:

@@ -16,6 +16,7 @@ from ..connection.opening import Opened
 from ..network_settings import NetworkSettings
 from ..protocol.by_topic import each_partition
 from ..protocol.schema import Request
+from ..traffic import Traffic
 from .cluster import Cluster
 from .coordinators import CoordinatorKind, Coordinators
 
@@ -69,6 +70,9 @@ class Brokers(Coordinators, Protocol):
 
     def authenticate(self, opened: Opened, on_done: Callable[[], None]) -> Future[Opened]:
         """Reauthenticate a connection with nothing in flight; errors as above."""
+
+    def traffic(self) -> Traffic:
+        """Return what all connections of the client have sent and received."""
 
     def close(self) -> None:
         """Close the client; pending futures are cancelled."""
@@ -134,6 +138,10 @@ class KafkaBrokers(Brokers):
     @override
     def authenticate(self, opened: Opened, on_done: Callable[[], None]) -> Future[Opened]:
         return _told(self._cluster.submit(self._cluster.authenticate, opened), on_done)
+
+    @override
+    def traffic(self) -> Traffic:
+        return Traffic() if self._opened is None else self._opened.connections.look()
 
     @override
     def close(self) -> None:

@@ -27,6 +27,7 @@ from ..protocol.messages import FIND_COORDINATOR, INIT_PRODUCER_ID, METADATA
 from ..protocol.schema import Request, SchemaApi
 from ..retry_log import RetryLog
 from ..throttle import Throttle
+from ..traffic import Connections
 from .broker_connection import BrokerConnection
 from .coordinators import CoordinatorKind
 
@@ -72,6 +73,8 @@ class Cluster:
         #: Everything that the client repeats; times are those of the event loop.
         self.retries = RetryLog(PrefixedLogger("penstock.clients.cluster", f"[{settings.client_id}] "))
         self._throttle = Throttle(self.retries, settings.client_id)
+        #: All of the client's, those of its readers and writers included.
+        self.connections = Connections()
 
     def submit(self, function: Callable[..., Coroutine[Any, Any, T]], *args: object) -> Future[T]:
         """Run a coroutine on the IO thread. Its result or exception is in the future; close() cancels it."""
@@ -259,7 +262,7 @@ class Cluster:
         if back_off is not None and now < back_off.until:
             raise back_off.kind(back_off.failure)
         try:
-            opened = await open_connection(*address, self._settings)
+            opened = await open_connection(*address, self._settings, self.connections)
         except UnreachableError as error:
             failures = 0 if back_off is None else back_off.failures
             text = f"{error}{self._advertised_by(address)}"

@@ -17,7 +17,7 @@ from ..connection.connection import ConnectionState
 from ..log_context import PrefixedLogger
 from ..network_settings import NetworkSettings
 from ..retry_log import RetryLog
-from ..throttle import Health, Throttle
+from ..throttle import Health, Throttle, Times
 from .brokers import Brokers
 from .leader_table import LeaderTable
 
@@ -55,6 +55,7 @@ class NetworkClient(Generic[R]):
         #: Everything that the client repeats.
         self.retries = RetryLog(self.log)
         self.throttle = Throttle(self.retries, self.settings.client_id)
+        self._latencies = Times()
         self._told: dict[int | None, str] = {}  # reported failures by broker; None: of the leader lookup
         #: Whether anything happened since this was set to False, after which unsent requests may be sendable.
         self.has_changed = True
@@ -97,6 +98,7 @@ class NetworkClient(Generic[R]):
         while (found := link.advance(now_ms)) is not None:
             over.append(Completed(node, *found))
             self.throttle.note(node, self.api.name, found[1].throttle_time_ms, now_ms)
+            self._latencies = self._latencies.with_one(link.latency_ms)
             self.has_changed = True
             if link.state is not ConnectionState.ACTIVE:
                 break
@@ -138,8 +140,10 @@ class NetworkClient(Generic[R]):
             link.note_pause(ms)
 
     def health(self, now_ms: int) -> Health:
-        """Return what the client waits for, and its throttle times since the last call."""
-        return Health(self.retries.current(now_ms), self.throttle.take_times())
+        """Return what the client waits for, its traffic, and its latencies and throttle times since the last call."""
+        latencies, self._latencies = self._latencies, Times()
+        waits = self.retries.current(now_ms)
+        return Health(waits, self.throttle.take_times(), latencies, self.brokers.traffic())
 
     def wake_when(self, done: Future[Any]) -> None:
         """Let wait() return when a future is done."""

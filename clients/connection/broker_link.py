@@ -75,6 +75,8 @@ class BrokerLink(Generic[R]):
         self.unanswered: list[object] = []
         #: The highest request version that both sides support, valid after the first connection.
         self.version = self.api.lowest
+        #: How long the last response has taken, in ms.
+        self.latency_ms = 0.0
         #: Why the connection was lost or refused; None after reconnecting.
         self.failure: str | None = None
 
@@ -124,9 +126,9 @@ class BrokerLink(Generic[R]):
         before responding. version: of the request; None for the link's.
         """
         assert self._socket is not None
-        deadline_ms = now_ms + max_wait_ms + self.settings.request_timeout_ms
+        limit_ms = max_wait_ms + self.settings.request_timeout_ms
         version = self.version if version is None else version
-        data = self._connection.request(self.api, version, request, deadline_ms, asked)
+        data = self._connection.request(self.api, version, request, now_ms, limit_ms, asked)
         try:
             self._socket.send(data)
             self._watch()
@@ -167,7 +169,7 @@ class BrokerLink(Generic[R]):
             return
         opened = opening.result()
         self._agree(opened)
-        self._socket = BrokerSocket(opened.socket, self.settings.max_response_bytes)
+        self._socket = BrokerSocket(opened.socket, self.settings.max_response_bytes, opened.traffic)
         self._socket.drop_at_close(True)
         self._events = selectors.EVENT_READ
         self.selector.register(self._socket, self._events)
@@ -206,6 +208,7 @@ class BrokerLink(Generic[R]):
         except (OSError, ValueError) as error:
             self._lose(error, now_ms)
             return None
+        self.latency_ms = now_ms - first.sent_ms
         return first.asked, response
 
     def _lose(self, error: BaseException, now_ms: int) -> None:

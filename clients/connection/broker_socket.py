@@ -7,6 +7,8 @@ import ssl
 import struct
 from collections import deque
 
+from ..traffic import ConnectionTraffic
+
 #: Raised by a socket that would block, or that needs a TLS read or write first.
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _LENGTH_BYTES = 4
@@ -15,13 +17,14 @@ _LENGTH_BYTES = 4
 class BrokerSocket:
     """Sends and receives without blocking. opened: a connected, authenticated socket, TLS or not; owned by this object.
 
-    max_bytes: longer responses are rejected.
+    max_bytes: longer responses are rejected. traffic: counts sent and received bytes.
     """
 
-    def __init__(self, opened: socket.socket, max_bytes: int) -> None:
+    def __init__(self, opened: socket.socket, max_bytes: int, traffic: ConnectionTraffic) -> None:
         opened.setblocking(False)
         self._socket = opened
         self._max_bytes = max_bytes
+        self._traffic = traffic
         self._unsent: deque[memoryview] = deque()
         self._length = bytearray()
         self._answer: bytearray | None = None
@@ -40,6 +43,7 @@ class BrokerSocket:
 
     def send(self, request: bytes) -> None:
         """Send a request, or part of it if the socket is full. Raises OSError."""
+        self._traffic.requested(len(request))
         self._unsent.append(memoryview(len(request).to_bytes(_LENGTH_BYTES, "big") + request))
         self.flush()
 
@@ -49,6 +53,7 @@ class BrokerSocket:
             while self._unsent:
                 first = self._unsent[0]
                 sent = self._socket.send(first)
+                self._traffic.wrote(sent)
                 if sent < len(first):
                     self._unsent[0] = first[sent:]
                 else:
@@ -88,11 +93,13 @@ class BrokerSocket:
 
     def _complete(self) -> bytearray | None:
         response, self._answer = self._answer, None
+        self._traffic.responses += 1
         return response
 
     def _note_received(self, received: int) -> None:
         if not received:
             raise ConnectionError("the broker closed the connection")
+        self._traffic.read(received)
         self.has_received = True
 
     def drop_at_close(self, is_dropped: bool) -> None:

@@ -67,6 +67,7 @@ class InFlight:
     correlation_id: int
     api: Api[Any]
     version: int
+    sent_ms: float
     deadline_ms: float
     asked: Any
 
@@ -136,15 +137,21 @@ class Connection:
         self._idle_since_ms -= ms
 
     def request(
-        self, api: Api[Any], version: int, encode: Callable[[int], bytes], deadline_ms: float, asked: object
+        self,
+        api: Api[Any],
+        version: int,
+        encode: Callable[[int], bytes],
+        now_ms: float,
+        limit_ms: float,
+        asked: object,
     ) -> bytes:
         """Return the bytes of a request that ``encode`` builds from a correlation id; it is in flight from now on.
 
-        asked: returned with the response, or by ``lost``.
+        limit_ms: for the response. asked: returned with it, or by ``lost``.
         """
         self._correlation_id = (self._correlation_id + 1) % (1 << 31)
         data = encode(self._correlation_id)
-        self._in_flight.append(InFlight(self._correlation_id, api, version, deadline_ms, asked))
+        self._in_flight.append(InFlight(self._correlation_id, api, version, now_ms, now_ms + limit_ms, asked))
         if self.state is _S.IDLE:
             self._states.transition_to(_S.ACTIVE)
         return data
@@ -181,7 +188,7 @@ class Connection:
             raise TimeoutError(f"no response within {self._settings.request_timeout_ms} ms")
 
     def lost(self) -> list[Any]:
-        """Change to CLOSED from any other state. Returns what was asked by the requests in flight."""
+        """Change to CLOSED from any other state. Returns ``asked`` of the requests in flight."""
         asked = [request.asked for request in self._in_flight]
         self._in_flight.clear()
         self.opened = None

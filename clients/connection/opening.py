@@ -19,6 +19,7 @@ from ..network_settings import NetworkSettings
 from ..protocol.api import Api, correlation_id
 from ..protocol.messages import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, api_versions
 from ..protocol.schema import Request
+from ..traffic import Connections, ConnectionTraffic
 from .broker_socket import BrokerSocket
 from .sasl import Exchange
 from .waiting import first_result, in_thread, wait_for_socket
@@ -44,7 +45,8 @@ class Opened:
     """A connection that is ready for requests, owned by the caller.
 
     versions: the lowest and highest version that the broker supports, by api key. features: levels of the cluster's
-    finalized features. session_ms: how long it stays authenticated; None means no limit (KIP-368).
+    finalized features. session_ms: how long it stays authenticated; None means no limit (KIP-368). traffic: its
+    numbers.
     """
 
     socket: socket.socket
@@ -52,6 +54,7 @@ class Opened:
     host: str = ""
     features: Mapping[str, int] = field(default_factory=dict)
     session_ms: int | None = None
+    traffic: ConnectionTraffic = field(default_factory=ConnectionTraffic)
 
     def version_of(self, api: Api[Any], version_max: int | None = None) -> int:
         """Return the highest version of an API that both sides support. Raises BrokerError if there is none."""
@@ -65,24 +68,30 @@ class Opened:
         return min(most, highest)
 
 
-async def open_connection(host: str, port: int, settings: NetworkSettings) -> Opened:
+async def open_connection(
+    host: str, port: int, settings: NetworkSettings, connections: Connections | None = None
+) -> Opened:
     """Connect to the first of a broker's addresses that answers ApiVersions, and authenticate.
 
-    Raises UnreachableError if none answers, BrokerError if authentication fails.
+    connections: counts it. Raises UnreachableError if none answers, BrokerError if authentication fails.
     """
-    answered = await _first_response(host, port, await _addresses(host, port, settings), settings)
+    connections = connections or Connections()
+    answered = await _first_response(host, port, await _addresses(host, port, settings), settings, connections)
     try:
-        return await authenticate(answered, settings)
-    except BaseException:
+        authenticated = await authenticate(answered, settings)
+    except BaseException as error:
+        connections.failed_authentications += isinstance(error, BrokerError)
         answered.socket.close()
         raise
+    connections.authenticated += settings.security.mechanism is not None or settings.security.tls is not None
+    return authenticated
 
 
 async def authenticate(opened: Opened, settings: NetworkSettings) -> Opened:
     """Reauthenticate an open connection with nothing in flight (KIP-368). Raises as open_connection."""
     try:
         async with asyncio.timeout(settings.setup_timeout_ms / 1000):
-            return await _authenticate(_Conversation(opened.socket, settings), opened, settings)
+            return await _authenticate(_Conversation(opened, settings), opened, settings)
     except TimeoutError as error:
         raise UnreachableError(f"{opened.host}: not authenticated within {settings.setup_timeout_ms} ms") from error
     except (OSError, ValueError) as error:
@@ -105,13 +114,15 @@ async def _addresses(host: str, port: int, settings: NetworkSettings) -> list[_R
     return [resolved for turn in turns for resolved in turn if resolved is not None]
 
 
-async def _first_response(host: str, port: int, addresses: list[_Resolved], settings: NetworkSettings) -> Opened:
+async def _first_response(
+    host: str, port: int, addresses: list[_Resolved], settings: NetworkSettings, connections: Connections
+) -> Opened:
     """Return a connection that has answered ApiVersions; a host that accepts connections may still be silent."""
     reasons: dict[_Resolved, UnreachableError | BrokerError] = {}
 
     async def attempt(resolved: _Resolved) -> Opened | None:
         try:
-            return await _connected(resolved, host, settings)
+            return await _connected(resolved, host, settings, connections)
         except (UnreachableError, BrokerError) as error:
             reasons[resolved] = error
             return None
@@ -128,11 +139,11 @@ async def _first_response(host: str, port: int, addresses: list[_Resolved], sett
     raise (TlsError if refused else UnreachableError)(f"{host}:{port}: {said}")
 
 
-async def _connected(resolved: _Resolved, host: str, settings: NetworkSettings) -> Opened:
+async def _connected(resolved: _Resolved, host: str, settings: NetworkSettings, connections: Connections) -> Opened:
     """Connect to one address. Raises UnreachableError without the host, BrokerError."""
     try:
         async with asyncio.timeout(settings.setup_timeout_ms / 1000):
-            return await _prepare(await _connect_to(resolved), host, settings)
+            return await _prepare(await _connect_to(resolved), host, settings, connections)
     except TimeoutError as error:
         raise UnreachableError(f"no connection within {settings.setup_timeout_ms} ms") from error
     except ssl.SSLEOFError as error:
@@ -188,12 +199,13 @@ async def _connect_to(resolved: _Resolved) -> socket.socket:
     return made
 
 
-async def _prepare(connected: socket.socket, host: str, settings: NetworkSettings) -> Opened:
+async def _prepare(connected: socket.socket, host: str, settings: NetworkSettings, connections: Connections) -> Opened:
     ready = connected
     try:
         if (tls := settings.security.tls) is not None:
             ready = await _with_tls(connected, host, await in_thread(tls.context))
-        return await _with_versions(_Conversation(ready, settings), Opened(ready, host=host))
+        opened = Opened(ready, host=host, traffic=connections.add(ready))
+        return await _with_versions(_Conversation(opened, settings), opened)
     except BaseException:
         ready.close()
         raise
@@ -218,9 +230,9 @@ async def _with_tls(connected: socket.socket, host: str, context: ssl.SSLContext
 class _Conversation:
     """Requests and responses in turn."""
 
-    def __init__(self, ready: socket.socket, settings: NetworkSettings) -> None:
-        self._raw = ready
-        self._socket = BrokerSocket(ready, settings.max_response_bytes)
+    def __init__(self, opened: Opened, settings: NetworkSettings) -> None:
+        self._raw = opened.socket
+        self._socket = BrokerSocket(opened.socket, settings.max_response_bytes, opened.traffic)
         self._client_id = settings.client_id
         self._correlation_id = 0
 

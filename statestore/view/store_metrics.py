@@ -67,14 +67,17 @@ def rocksdb_metrics(store: StateStore) -> dict[str, float]:
 
 
 def store_metrics(store: StateStore) -> dict[str, float]:
-    """Return the size of a store: for buffers under Kafka Streams' names, for others the number of rows."""
+    """Return the size of a store under Kafka Streams' names (KIP-1250), of those on disk the number of rows."""
     if isinstance(store, InMemoryTimeOrderedKeyValueChangeBuffer):
         return {
             "suppression-buffer-size-current": float(store.buffer_size()),
             "suppression-buffer-count-current": float(store.num_records()),
         }
     entries = store.approximate_num_entries if isinstance(store, CustomStore) else store.rows.approximate_num_entries
-    return {"approximate-num-entries": float(entries())}
+    found = {"approximate-num-entries": float(entries())}
+    if scope(store).startswith("in-memory"):
+        found["num-keys"] = found["approximate-num-entries"]
+    return found
 
 
 def cache_bytes(store: StateStore) -> float:

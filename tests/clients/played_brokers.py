@@ -10,6 +10,7 @@ from typing import Any
 from penstock.clients.cluster.brokers import Leader, Leaders, ProducerId
 from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.connection.opening import Opened
+from penstock.clients.traffic import Traffic
 from penstock.topology.records import TopicPartition
 
 RECEIVE_SECONDS = 5.0
@@ -70,6 +71,9 @@ class PlayedBrokers:
         self.renewed.append(opened)
         on_done()
         return _done((self.renewals.pop(0) if self.renewals else None) or opened)
+
+    def traffic(self) -> Traffic:
+        return Traffic()
 
     def close(self) -> None:
         self.closed = True

@@ -57,7 +57,7 @@ def connected(session_ms: int | None = None, most_in_flight: float = 5) -> Conne
 
 def send(connection: Connection, now_ms: float, asked: object = None) -> bytes:
     """Send a request at this time, and return its bytes."""
-    return connection.request(ECHO, 0, lambda number: number.to_bytes(4, "big"), now_ms + 200, asked)
+    return connection.request(ECHO, 0, lambda number: number.to_bytes(4, "big"), now_ms, 200, asked)
 
 
 def answer(request: bytes, throttle_ms: int = 0, body: bytes = b"") -> bytearray:
@@ -97,7 +97,7 @@ def test_a_response_without_a_request_is_an_error() -> None:
 def test_a_request_that_cannot_be_encoded_is_not_in_flight() -> None:
     connection = connected()
     with pytest.raises(OverflowError):
-        connection.request(ECHO, 0, lambda _: (-1).to_bytes(4, "big"), 200, None)
+        connection.request(ECHO, 0, lambda _: (-1).to_bytes(4, "big"), 0, 200, None)
     assert (connection.state, connection.lost()) == (ConnectionState.IDLE, [])
 
 

@@ -16,7 +16,7 @@ import pytest
 from penstock.clients.cluster.cluster import Cluster
 from penstock.clients.connection import opening
 from penstock.clients.errors import BrokerError
-from penstock.clients.network_settings import NetworkSettings, network_settings
+from penstock.clients.network_settings import network_settings
 from penstock.dev.dev_broker import OPTIONS_VARIABLE
 from tests.brokers import SESSION_MS, SecuredBroker
 from tests.clients.test_security_broker import SESSIONS
@@ -162,9 +162,9 @@ def test_a_ticket_authenticates_and_sessions_are_renewed(
     opened: list[str] = []
     connect = opening._connected
 
-    async def noted(resolved: Any, host: str, settings: NetworkSettings) -> Any:
+    async def noted(resolved: Any, host: str, *rest: Any) -> Any:
         opened.append(host)
-        return await connect(resolved, host, settings)
+        return await connect(resolved, host, *rest)
 
     monkeypatch.setattr(opening, "_connected", noted)
     realm.take_ticket()

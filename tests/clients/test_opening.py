@@ -30,6 +30,7 @@ from penstock.clients.network_settings import NetworkSettings, network_settings
 from penstock.clients.protocol.compact import CompactReader
 from penstock.clients.protocol.messages import API_VERSIONS, HEARTBEAT, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from penstock.clients.protocol.schema import SchemaApi
+from penstock.clients.traffic import ConnectionTraffic
 
 APIS = {api.key: api for api in (API_VERSIONS, HEARTBEAT, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE)}
 SETTINGS = NetworkSettings(setup_timeout_ms=500, request_timeout_ms=300)
@@ -328,7 +329,8 @@ def test_a_throttle_time_is_respected() -> None:
 SENDS_MORE_THAN_IS_READ = """
 import signal, socket, sys
 from penstock.clients.connection.broker_socket import BrokerSocket
-opened = BrokerSocket(socket.create_connection(("127.0.0.1", int(sys.argv[1]))), 1)
+from penstock.clients.traffic import ConnectionTraffic
+opened = BrokerSocket(socket.create_connection(("127.0.0.1", int(sys.argv[1]))), 1, ConnectionTraffic())
 opened.drop_at_close(True)
 opened.send(bytes(64 << 20))
 print(opened.has_unsent, flush=True)
@@ -360,7 +362,7 @@ def test_unsent_bytes_in_the_kernel_are_dropped_when_the_process_is_killed() -> 
 @pytest.mark.parametrize("is_delivered", [True, False])
 def test_unsent_bytes_in_the_kernel_are_delivered_after_close_only_if_allowed(is_delivered: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        sending = BrokerSocket(socket.create_connection(listening.getsockname()), 1)
+        sending = BrokerSocket(socket.create_connection(listening.getsockname()), 1, ConnectionTraffic())
         connection, _ = listening.accept()
         sending.send(bytes(64 << 20))
         sending.drop_at_close(not is_delivered)

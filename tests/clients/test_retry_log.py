@@ -8,7 +8,7 @@ import pytest
 
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.retry_log import TELL_AFTER_MS, THROTTLED, RetryLog
-from penstock.clients.throttle import Throttle, ThrottleTimes
+from penstock.clients.throttle import Throttle, Times
 
 FETCH = "Fetch of in-0"
 
@@ -86,5 +86,5 @@ def test_a_throttle_is_logged_with_the_quota_and_its_end(log: RetryLog, caplog: 
         "users, shows it)",
         "[c] Fetch by broker 1 is no longer throttled, after 7 s",
     ]
-    assert throttle.take_times() == ThrottleTimes(5, 5_700, 3_000)
-    assert throttle.take_times() == ThrottleTimes(0, 0, 0)
+    assert throttle.take_times() == Times(5, 5_700, 3_000)
+    assert throttle.take_times() == Times(0, 0, 0)

@@ -21,7 +21,7 @@ from penstock.clients.connection import opening
 from penstock.clients.connection.broker_link import LinkApi
 from penstock.clients.errors import BrokerError, UnreachableError
 from penstock.clients.log_context import PrefixedLogger
-from penstock.clients.network_settings import NetworkSettings, network_settings
+from penstock.clients.network_settings import network_settings
 from penstock.clients.protocol.messages import METADATA
 from tests.brokers import SESSION_MS, SecuredBroker
 from tests.waiting import PATIENCE_SECONDS
@@ -119,9 +119,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
     connect = opening._connected
 
-    async def noted(resolved: Any, host: str, settings: NetworkSettings) -> opening.Opened:
+    async def noted(resolved: Any, host: str, *rest: Any) -> opening.Opened:
         found.append((host, resolved.address[1]))
-        return await connect(resolved, host, settings)
+        return await connect(resolved, host, *rest)
 
     monkeypatch.setattr(opening, "_connected", noted)
     return found

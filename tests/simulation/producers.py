@@ -25,6 +25,7 @@ from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMet
 from penstock.clients.protocol.produce_messages import API_KEY, API_VERSION, NEW_TRANSACTIONS_VERSION
 from penstock.clients.protocol.schema import Request
 from penstock.clients.throttle import Health
+from penstock.clients.traffic import Traffic
 from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.writer import Lost, Source
@@ -155,6 +156,9 @@ class Wire:
 
     def authenticate(self, opened: Opened, on_done: Callable[[], None]) -> Future[Opened]:
         raise AssertionError("these brokers let everybody in for ever")
+
+    def traffic(self) -> Traffic:
+        return Traffic()
 
     def close(self) -> None:
         self._closed = True

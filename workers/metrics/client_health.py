@@ -1,4 +1,4 @@
-"""The pending operations of a stream thread's Kafka clients, and their throttle times (Kafka: FetchMetricsManager).
+"""What a stream thread's Kafka clients wait for, and their metrics (Kafka: FetchMetricsManager, SelectorMetrics).
 
 Read with each beat of the stream thread.
 """
@@ -7,43 +7,127 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from penstock.clients.throttle import Health
+from penstock.clients.throttle import Health, Times
+from penstock.clients.traffic import Traffic
 
-from .sensors import MetricGroup, Sensor, ThreadMetrics
+from .sensors import MetricGroup, ThreadMetrics, rate_and_total
+from .task_metrics import Growth
 
-#: Metric groups of consumers and producers, as in Kafka's Java clients.
+
+class _Kind(NamedTuple):
+    """Names of metrics, as in Kafka's Java clients: the groups, the request, and its latency."""
+
+    group: str
+    connections: str
+    request: str
+    latency: str
+
+
 FETCH_GROUP = "consumer-fetch-manager-metrics"
-PRODUCER_GROUP = "producer-metrics"
+READER = _Kind(FETCH_GROUP, "consumer-metrics", "fetch", "fetch-latency")
+WRITER = _Kind("producer-metrics", "producer-metrics", "produce", "request-latency")
 
 
-class _ThrottledClient:
-    """The throttle times of one client. name: of the metrics, before ``-throttle-time``."""
+#: The metrics of connections that count events, by the field of Traffic.
+_COUNTED = {
+    "connection-creation": "created",
+    "connection-close": "closed",
+    "successful-authentication": "authenticated",
+    "failed-authentication": "failed_authentications",
+    "request": "requests",
+    "response": "responses",
+    "outgoing-byte": "bytes_out",
+    "incoming-byte": "bytes_in",
+    "network-io": "operations",
+}
 
-    def __init__(self, group: str, name: str, health: Callable[[], Health], metrics: ThreadMetrics) -> None:
-        self._group, self._name, self._health = group, name, health
-        self._average: Sensor = metrics.sensor()
-        self._highest: Sensor = metrics.sensor()
+
+class _Timed:
+    """The average and the maximum of a time of each response, in ms."""
+
+    def __init__(self, name: str, metrics: ThreadMetrics) -> None:
+        self._name = name
+        self._average, self._highest = metrics.sensor(), metrics.sensor()
         self._total_ms = 0
 
+    def look(self, times: Times, now_ms: int) -> None:
+        """Record the times since the last call."""
+        if times.responses:
+            self._average.record(times.total_ms / times.responses, now_ms, times.responses)
+            self._highest.record(times.highest_ms, now_ms)
+            self._total_ms += times.total_ms
+
+    def values(self, now_ms: int) -> dict[str, float]:
+        """Return the metrics."""
+        average, highest = self._average.average(now_ms), self._highest.highest(now_ms)
+        return {f"{self._name}-avg": average, f"{self._name}-max": highest}
+
+    def total(self) -> dict[str, float]:
+        """Return the sum, which is Penstock's own."""
+        return {f"{self._name}-total": float(self._total_ms)}
+
+
+class _ConnectionMetrics:
+    """The connections of one client (Kafka: SelectorMetrics)."""
+
+    def __init__(self, metrics: ThreadMetrics) -> None:
+        self._counted = {name: Growth(metrics.sensor()) for name in _COUNTED}
+        self._size, self._largest = metrics.sensor(), metrics.sensor()
+        self._before = Traffic()
+
+    def look(self, traffic: Traffic, now_ms: int) -> None:
+        """Record the traffic since the last call."""
+        for name, growth in self._counted.items():
+            growth.look(getattr(traffic, _COUNTED[name]), now_ms)
+        if requests := traffic.requests - self._before.requests:
+            self._size.record((traffic.bytes_out - self._before.bytes_out) / requests, now_ms, requests)
+            self._largest.record(traffic.largest_request, now_ms)
+        self._before = traffic
+
+    def values(self, now_ms: int) -> Iterator[tuple[str, float]]:
+        """Yield the metrics; sizes in bytes."""
+        yield "connection-count", float(self._before.connections)
+        for name, growth in self._counted.items():
+            yield from rate_and_total(name, growth.sensor, now_ms)
+        yield "request-size-avg", self._size.average(now_ms)
+        yield "request-size-max", self._largest.highest(now_ms)
+
+
+class _Client:
+    """The throttle times, latencies and connections of one client, which reads or writes."""
+
+    def __init__(self, kind: _Kind, health: Callable[[], Health], metrics: ThreadMetrics) -> None:
+        self._kind, self._health = kind, health
+        self._throttled = _Timed(f"{kind.request}-throttle-time", metrics)
+        self._latencies = _Timed(kind.latency, metrics)
+        self._responses = Growth(metrics.sensor())
+        self._answered = 0
+        self._connections = _ConnectionMetrics(metrics)
+
     def look(self, now_ms: int) -> tuple[str, ...]:
-        """Record the throttle times since the last call; return the operations that the client waits for."""
+        """Record the measurements since the last call; return the operations that the client waits for."""
         health = self._health()
-        responses, total_ms, highest_ms = health.throttled
-        if responses:
-            self._average.record(total_ms / responses, now_ms, responses)
-            self._highest.record(highest_ms, now_ms)
-            self._total_ms += total_ms
+        self._throttled.look(health.throttled, now_ms)
+        self._latencies.look(health.latencies, now_ms)
+        self._answered += health.latencies.responses
+        self._responses.look(self._answered, now_ms)
+        self._connections.look(health.traffic, now_ms)
         return health.waits
 
-    def metric_group(self, client_id: str, now_ms: int) -> MetricGroup:
-        """Return the metrics, in ms."""
-        values = {
-            f"{self._name}-throttle-time-avg": self._average.average(now_ms),
-            f"{self._name}-throttle-time-max": self._highest.highest(now_ms),
-            f"{self._name}-throttle-time-total": float(self._total_ms),
-        }
-        return MetricGroup(self._group, {"client-id": client_id}, values)
+    def groups(self, client_id: str, now_ms: int) -> Iterator[MetricGroup]:
+        """Yield the metrics of requests and of connections."""
+        tags = {"client-id": client_id}
+        values = self._throttled.values(now_ms) | self._throttled.total() | self._latencies.values(now_ms)
+        if self._kind is READER:
+            values |= dict(rate_and_total("fetch", self._responses.sensor, now_ms))
+        connections = dict(self._connections.values(now_ms))
+        if self._kind.connections == self._kind.group:
+            yield MetricGroup(self._kind.group, tags, values | connections)
+        else:
+            yield MetricGroup(self._kind.group, tags, values)
+            yield MetricGroup(self._kind.connections, tags, connections)
 
 
 @dataclass(eq=False)
@@ -61,10 +145,8 @@ class ClientHealth:
     metrics: ThreadMetrics
 
     def __post_init__(self) -> None:
-        self._clients = {
-            name: _ThrottledClient(FETCH_GROUP, "fetch", health, self.metrics) for name, health in self.readers.items()
-        }
-        self._clients["producer"] = _ThrottledClient(PRODUCER_GROUP, "produce", self.writer, self.metrics)
+        self._clients = {name: _Client(READER, health, self.metrics) for name, health in self.readers.items()}
+        self._clients["producer"] = _Client(WRITER, self.writer, self.metrics)
 
     def look(self, now_ms: int) -> tuple[str, ...]:
         """Record throttle times; return the operations that the clients wait for, as texts."""
@@ -74,4 +156,4 @@ class ClientHealth:
     def groups(self, now_ms: int) -> Iterator[MetricGroup]:
         """Yield the metrics of each client."""
         for name, client in self._clients.items():
-            yield client.metric_group(f"{self.thread_id}-{name}", now_ms)
+            yield from client.groups(f"{self.thread_id}-{name}", now_ms)
