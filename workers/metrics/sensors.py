@@ -144,6 +144,8 @@ class ThreadMetrics:
         self.commit, self.poll, self.process, self.punctuate = sensor(), sensor(), sensor(), sensor()
         self.poll_records, self.process_records = sensor(), sensor()
         self.task_created, self.task_closed = sensor(), sensor()
+        #: How long the thread takes to apply what its group assigns and revokes (KIP-1216).
+        self.tasks_assigned, self.tasks_revoked, self.tasks_lost = sensor(), sensor(), sensor()
         self.dropped_records, self.enforced_processing = sensor(), sensor()
         #: Records applied to stores of active tasks, and of standby tasks (KIP-869's names).
         self.restore, self.update = sensor(), sensor()
@@ -175,6 +177,10 @@ class ThreadMetrics:
         for name, sensor in {"poll-records": self.poll_records, "process-records": self.process_records}.items():
             yield f"{name}-avg", sensor.average(now_ms)
             yield f"{name}-max", sensor.highest(now_ms)
+        rebalances = {"assigned": self.tasks_assigned, "revoked": self.tasks_revoked, "lost": self.tasks_lost}
+        for name, sensor in rebalances.items():
+            yield f"tasks-{name}-latency-avg", sensor.average(now_ms)
+            yield f"tasks-{name}-latency-max", sensor.highest(now_ms)
         counted = {
             "task-created": self.task_created,
             "task-closed": self.task_closed,

@@ -82,6 +82,7 @@ class ThreadGroup:
             context.clock,
             lambda: context.control.report(ApplicationShutdownRequested()),
             context.log,
+            context.metrics,
         )
         return Rebalancer(
             membership,
