@@ -116,7 +116,11 @@ def build_rows(builder: StoreBuilder, task: TaskContext, directory: Path | None)
     setter = task.config.get("rocksdb.config.setter")
     configure = None if setter is None else lambda options: setter(builder.name, options, task.config)
     path = directory / STORES_DIRECTORY / builder.name
+    # as in Kafka Streams, where metrics from statistics have the level DEBUG
+    keeps_statistics = task.config.get("metrics.recording.level", "INFO") != "INFO"
     try:
-        return RocksDBStore(path, request_commit=task.request_commit, configure=configure)
+        return RocksDBStore(
+            path, request_commit=task.request_commit, configure=configure, keeps_statistics=keeps_statistics
+        )
     except TaskCorruptedError as error:
         raise TaskCorruptedError(f"Task {task.task_id}: {error}", [task.task_id]) from error

@@ -75,7 +75,8 @@ class RocksDBStore(BytesStore):
 
     path: the database's directory, created if missing. request_commit: called when more than
     ``resources.config.uncommitted_max_bytes`` are uncommitted. read_only: open an existing database, for queries.
-    configure: changes the options before the database is opened. Raises TaskCorruptedError if the files are damaged,
+    configure: changes the options before the database is opened. keeps_statistics: RocksDB counts and times what it
+    does, which takes time at each call; see rocksdb_statistics.py. Raises TaskCorruptedError if the files are damaged,
     LockError if the database is open elsewhere, ProcessorStateError for anything else.
     """
 
@@ -89,8 +90,10 @@ class RocksDBStore(BytesStore):
         request_commit: Callable[[], None] | None = None,
         read_only: bool = False,
         configure: Callable[[Options], None] | None = None,
+        keeps_statistics: bool = False,
     ) -> None:
         self.path = path
+        self._keeps_statistics = keeps_statistics
         self._resources = resources or process_resources()
         self._request_commit = request_commit
         self._db = self._open(read_only, configure)
@@ -115,6 +118,9 @@ class RocksDBStore(BytesStore):
         access = AccessType.read_only() if read_only else AccessType.read_write()
         options = self._resources.rows_options()
         options.set_max_file_opening_threads(min(FILE_OPENING_THREADS, 1 + len(list(self.path.glob("*.sst")))))
+        if self._keeps_statistics:
+            options.enable_statistics()
+        self._options = options  # which has the statistics
         if configure is not None:
             configure(options)
             options.set_atomic_flush(True)  # regardless of configure: consistency of data and offset depends on it
@@ -252,6 +258,10 @@ class RocksDBStore(BytesStore):
     def properties(self, names: Iterable[str]) -> dict[str, float]:
         """Return numeric properties of the database, named without "rocksdb."; 0 for a missing one."""
         return {name: float(self._db.property_int_value(f"rocksdb.{name}") or 0) for name in names}
+
+    def statistics(self) -> str:
+        """Return RocksDB's statistics since the database was opened, as text; empty if it keeps none."""
+        return (self._options.get_statistics() or "") if self._keeps_statistics else ""
 
     @override
     def has_uncommitted(self) -> bool:

@@ -6,6 +6,7 @@ from penstock.topology.context.store_interfaces import StoreBackend, StoreKind
 
 from ..buffers.time_ordered_buffers import InMemoryTimeOrderedKeyValueChangeBuffer
 from ..cache.caching_store import CachingStore
+from ..rows.rocksdb_statistics import statistics_metrics
 from ..rows.rocksdb_store import RocksDBStore
 from ..stores.custom_store import CustomStore
 from ..stores.state_store import StateStore
@@ -59,11 +60,13 @@ def scope(store: StateStore) -> str:
 
 
 def rocksdb_metrics(store: StateStore) -> dict[str, float]:
-    """Return RocksDB's properties of a store under Kafka Streams' names; empty for other stores."""
+    """Return RocksDB's properties of a store, and its statistics if it keeps some; empty for other stores."""
     if not isinstance(store.rows, RocksDBStore):
         return {}
     # RocksDB itself does not know the rows that wait for the next checkpoint.
-    return store.rows.properties(PROPERTIES) | {"estimate-num-keys": float(store.rows.approximate_num_entries())}
+    found = store.rows.properties(PROPERTIES) | {"estimate-num-keys": float(store.rows.approximate_num_entries())}
+    statistics = store.rows.statistics()
+    return found | statistics_metrics(statistics) if statistics else found
 
 
 def store_metrics(store: StateStore) -> dict[str, float]:

@@ -112,6 +112,7 @@ def test_each_name_of_kafka_streams_is_here_or_has_a_reason(
         "bootstrap.servers": bootstrap_servers,
         "commit.interval.ms": 200,
         "metrics.input": source,
+        "metrics.recording.level": "TRACE",
     }
     ours = by_penstock(
         {
@@ -131,7 +132,6 @@ def test_each_name_of_kafka_streams_is_here_or_has_a_reason(
             "group.protocol": protocol,
             "metrics.output": make_topic(f"theirs-{protocol}", 1),
             "state.dir": str(folder / "state"),
-            "metrics.recording.level": "TRACE",
             "metrics.records": RECORDS,
             "auto.offset.reset": "earliest",
         }
