@@ -76,7 +76,7 @@ class BrokerLink(Generic[R]):
         #: The highest request version that both sides support, valid after the first connection.
         self.version = self.api.lowest
         #: How long the last response has taken, in ms.
-        self.latency_ms = 0.0
+        self.latency_ms = 0
         #: Why the connection was lost or refused; None after reconnecting.
         self.failure: str | None = None
 
@@ -208,7 +208,7 @@ class BrokerLink(Generic[R]):
         except (OSError, ValueError) as error:
             self._lose(error, now_ms)
             return None
-        self.latency_ms = now_ms - first.sent_ms
+        self.latency_ms = int(now_ms - first.sent_ms)
         return first.asked, response
 
     def _lose(self, error: BaseException, now_ms: int) -> None:
