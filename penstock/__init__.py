@@ -160,6 +160,7 @@ if TYPE_CHECKING:
     )
     from penstock.supervisor.processes.worker import ThreadStatus
     from penstock.supervisor.queries.client_instance_ids import ClientInstanceIds
+    from penstock.supervisor.sql.sql_result import SqlResult
     from penstock.workers.control.messages import LagInfo
     from penstock.workers.group.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
     from penstock.workers.restore.listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
@@ -186,6 +187,7 @@ __all__ = [
     "KeyQueryMetadata",
     "LagInfo",
     "ClientInstanceIds",
+    "SqlResult",
     "IsolationLevel",
     "Position",
     "PositionBound",
@@ -332,6 +334,7 @@ _ON_DEMAND = {
     "KeyQueryMetadata": "penstock.workers.group.streams_metadata",
     "LagInfo": "penstock.workers.control.messages",
     "ClientInstanceIds": "penstock.supervisor.queries.client_instance_ids",
+    "SqlResult": "penstock.supervisor.sql.sql_result",
 }
 
 

@@ -21,6 +21,7 @@ from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import ConfigError, InvalidStateStoreError, ProcessorStateError, StreamsError
 from penstock.topology.graph.topology import Topology
 from penstock.topology.query.isolation_level import IsolationLevel
+from penstock.topology.query.position import Position
 from penstock.topology.query.state_query_request import StateQueryRequest
 from penstock.topology.query.state_query_result import StateQueryResult
 from penstock.topology.records import TaskId
@@ -32,7 +33,7 @@ from penstock.workers.restore.listeners import StandbyUpdateListener, StateResto
 
 from .application_state import ApplicationState, StateListener
 from .control.administration import Administration
-from .control.control_actions import actions
+from .control.control_actions import actions, sql_action
 from .control.control_socket import ControlSocket
 from .exit_codes import ExitCode
 from .http.host_watch import HostWatch
@@ -53,6 +54,8 @@ from .queries.state_query import answered
 from .service.signals import blocked, handled
 from .source.state_places import warn_of_state_left_behind
 from .source.topology_source import TopologySource
+from .sql.sql_queries import SqlQuery
+from .sql.sql_result import SqlResult
 from .supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -103,8 +106,9 @@ class KafkaStreams:
         )
         #: For the control socket and HTTP.
         self._administration = Administration(self._supervisor, self._config)
-        self._control_socket = ControlSocket(self._state_directory.path, actions(self._administration))
         self._http = HttpServer(self._supervisor, self._administration, self._config)
+        commands = {**actions(self._administration), "sql": sql_action(self._http.sql)}
+        self._control_socket = ControlSocket(self._state_directory.path, commands)
         self._watch = HostWatch(self._config, self._supervisor.release_host)
         self._supervisor.queries.metadata.on_hosts = self._watch.on_hosts
         self._otlp = OtlpMetrics(self.metrics, self._supervisor.client_id, self._config)
@@ -425,6 +429,30 @@ class KafkaStreams:
         """
         self._check_running(f"query {request.store_name}")
         return answered(request, self._supervisor, _seconds(timeout))
+
+    def sql(
+        self,
+        query: str,
+        *,
+        isolation: IsolationLevel | None = None,
+        at_least: Position | None = None,
+        schemas: Mapping[str, Mapping[str, object]] | None = None,
+        timeout: timedelta | int | None = None,
+    ) -> SqlResult:
+        """Return the result of a SELECT over state stores, with those of other hosts; needs penstock-streams[sql].
+
+        Each store is a table; see docs/sql.md for the columns. isolation: see query(). at_least: the position that all
+        stores must have reached; with a timeout the query waits for it. schemas: by store, the columns of the values
+        with their types, of Arrow or their names, for values whose types no serde declares. timeout: at most
+        ``penstock.sql.timeout.ms``, the default.
+
+        Raises UnknownStateStoreError, InvalidStateStoreError if the stores cannot be read now, or have not reached
+        at_least, TimeoutError, and StreamsError for a query that cannot be run. Functions of DuckDB that read files or
+        the network are refused, and so is all that is not a SELECT.
+        """
+        self._check_running("run SQL")
+        bound = Position() if at_least is None else at_least
+        return self._http.sql.result(SqlQuery(query, isolation, bound, schemas or {}, _seconds(timeout)))
 
     def all_local_store_partition_lags(self, timeout: timedelta | int = QUERY_TIMEOUT) -> dict[str, dict[int, LagInfo]]:
         """Return by store and partition the positions of the active and standby tasks on this host in the changelogs.

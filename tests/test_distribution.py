@@ -35,7 +35,7 @@ for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
             missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__
             print(missing.name.partition(".")[0])"""
 ZIG_PIN = "ziglang == 0.17.1"
-OF_EXTRAS = {"kio", "opentelemetry", "pandas", "py4j", "pyarrow", "pyspark"}
+OF_EXTRAS = {"duckdb", "kio", "opentelemetry", "pandas", "py4j", "pyarrow", "pyspark"}
 
 
 def run(*command: str | Path, cwd: Path) -> str:

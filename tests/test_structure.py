@@ -54,6 +54,7 @@ FOLDERS = {
     "supervisor": (
         "application_state channels exit_codes source",
         "logs offline queries",
+        "sql",
         "control http service",
         "processes",
         "supervisor",

@@ -84,6 +84,7 @@ LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
     "resume": ("threads", "Continue after a pause."),
     "service": ("service", "Run an application as a systemd service."),
     "snapshot": ("snapshot", "Copy the state stores, and start another machine from them."),
+    "sql": ("sql", "Run a SELECT over the state stores of a running application."),
     "state": ("state", "Read the state stores of a running or a stopped application."),
     "status": ("status", "Show the state of a running application, its progress and its last errors."),
     "threads": ("threads", "Add, remove and restart stream threads."),

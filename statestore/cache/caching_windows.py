@@ -22,7 +22,7 @@ from penstock.topology.records import Message, Windowed
 from ..rows.bytes_store import BytesStore, RawRow, Row, merge
 from ..stores.segmented_stores import PAIR, WINDOW_KEY_SCHEMA, TaskSessionStore, TaskWindowStore
 from ..stores.segments import NOTHING_OBSERVED, Segments, TimedRow
-from ..stores.state_store import LONG, LONG_MAX
+from ..stores.state_store import LONG, LONG_MAX, Bounds
 from .cached_rows import CachedRows, CacheKey
 from .caching_store import CachingStore
 from .thread_cache import Changed, ThreadCache
@@ -52,6 +52,15 @@ class CachingSegments(CachingStore):
         ordered = ((order(row[0]), row) for row in stored)
         merged = merge(ordered, cached, reverse)  # rows in place of bytes
         return (row for _, row in merged)
+
+    def _with_cached(self, stored: Iterator[Row], bounds: Bounds, time_from: int, time_to: int) -> Iterator[Row]:
+        """Iterate over stored rows, and over the cached ones within bounds instead of these, in any order."""
+        # The second part of a cache key is the time of the row.
+        cached = dict(self._cached_rows(lambda key: bounds.has(key[0]) and time_from <= key[1] <= time_to))
+        if not cached:
+            return stored
+        changed = [(key, data) for key, data in cached.items() if data is not None]
+        return chain((row for row in stored if row[0] not in cached), changed)
 
     def _cached_rows(self, wanted: Callable[[Any], bool]) -> Iterator[RawRow]:
         time_of, interval, to_row = self.segments.schema.time_of, self.segments.interval_ms, self.values.to_row
@@ -201,6 +210,10 @@ class CachingWindowStore(CachingSegments, TaskWindowStore):
         record_key = self.serdes.encode_key(key)
         return Rows(self._key_values((record_key, time_from), (record_key, time_to + 1)))
 
+    def _bounded(self, bounds: Bounds, time_from: int, time_to: int) -> Iterator[Row]:
+        return self._with_cached(super()._bounded(bounds, time_from, time_to), bounds, time_from, time_to)
+
+    @override
     def _scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
         stored = super()._scan(time_from, time_to, reverse)
         return self._overlay(stored, lambda key: time_from <= key[1] <= time_to, reverse)
@@ -259,6 +272,10 @@ class CachingSessionStore(CachingSegments, TaskSessionStore):
         rows = self._read_key_values((record_key, earliest_end), None)
         return Rows([(_new(Windowed, (key, start, end)), value) for end, start, value in rows if start <= latest_start])
 
+    def _bounded(self, bounds: Bounds, time_from: int, time_to: int) -> Iterator[Row]:
+        return self._with_cached(super()._bounded(bounds, time_from, time_to), bounds, time_from, time_to)
+
+    @override
     def _scan(self, earliest_end: int, latest_end: int, reverse: bool, hidden_too: bool = False) -> Iterator[Row]:
         stored = super()._scan(earliest_end, latest_end, reverse, hidden_too)
         return self._overlay(stored, lambda key: earliest_end <= key[1] <= latest_end, reverse)

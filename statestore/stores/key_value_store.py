@@ -20,6 +20,7 @@ from penstock.topology.records import Headers, Message
 from ..memory_store import MemoryLRUCache
 from ..rows.bytes_store import BytesStore, RawRow, Row, after
 from .state_store import (
+    Bounds,
     StateStore,
     newest_by_key,
     plain_rows,
@@ -244,6 +245,11 @@ class TaskKeyValueStore(StateStore):
 
     def _scan(self, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[Row]:
         return self.rows.scan(start, end, reverse)
+
+    @override
+    def stored_rows(self, bounds: Bounds) -> Iterator[Row]:
+        start, end = bounds.start, bounds.end
+        return iter(()) if start is not None and end is not None and start >= end else self._scan(start, end, False)
 
     def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[object, object]]:
         return DecodedRows(rows, self.serdes.decode_key, self._decode)

@@ -23,7 +23,7 @@ from penstock.topology.serdes.serdes import direct, takes_none
 
 from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
 from .segments import KeySchema, OwnSegments, Segments
-from .state_store import LONG_MAX, StateStore
+from .state_store import LONG_MAX, Bounds, StateStore
 from .store_iterator import StoreIterator
 from .values import TIMESTAMPED, Values, headers_logged, rows_for_nodes
 
@@ -87,8 +87,12 @@ class SegmentedStore(StateStore):
         if low is not None and high is not None and low > high:
             log.warning("Store %s: the range from %r to %r has no rows", self.name, key_from, key_to)
             return iter(())
-        key = slice(8, -self.segments.schema.suffix.size)
+        key = self.segments.record_key
         return (row for row in rows if in_range(row[0][key], low, high))
+
+    def _bounded(self, bounds: Bounds, time_from: int, time_to: int) -> Iterator[Row]:
+        """Iterate over the visible rows within bounds and with times of this range, in any order."""
+        return self.segments.stored(bounds, max(time_from, self.segments.visible_from), time_to)
 
     @override
     def marks(self) -> Marks:
@@ -255,6 +259,10 @@ class TaskWindowStore(SegmentedStore):
             start, _ = _unpack_start(row_key, len(row_key) - 12)
             yield self._windowed(decode_key(row_key[8:-12]), start), decode(data)
 
+    @override
+    def stored_rows(self, bounds: Bounds) -> Iterator[Row]:
+        return self._bounded(bounds, bounds.time_from, bounds.time_to)
+
     def _windowed(self, key: object, start: int) -> Windowed:
         return Windowed(key, start, self.window_end(start))
 
@@ -397,6 +405,11 @@ class TaskSessionStore(SegmentedStore):
     ) -> Iterator[tuple[Windowed, object]]:
         rows = self._of_keys(self._scan(earliest_end, LONG_MAX, reverse), key_from, key_to)
         return self._decoded(row for row in rows if _unpack_end(row[0], len(row[0]) - 16)[1] <= latest_start)
+
+    @override
+    def stored_rows(self, bounds: Bounds) -> Iterator[Row]:
+        rows, latest_start = self._bounded(bounds, bounds.time_from, LONG_MAX), bounds.time_to
+        return (row for row in rows if _unpack_end(row[0], len(row[0]) - 16)[1] <= latest_start)
 
     def _scan(self, earliest_end: int, latest_end: int, reverse: bool, hidden_too: bool = False) -> Iterator[Row]:
         """Iterate over the rows with session ends of this range."""

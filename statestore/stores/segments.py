@@ -16,15 +16,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from typing_extensions import override
 
 from penstock.kernel.rows import SegmentTimes
 from penstock.topology.records import Message
 
-from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
+from ..rows.bytes_store import BytesStore, Marks, RawRow, Row, after
 from ..rows.own_rows import OwnTimedRows
-from .state_store import LONG
+from .state_store import LONG, Bounds
 
 #: Shortest segment in ms (Kafka Streams: Stores.persistentWindowStore).
 SEGMENT_INTERVAL_MIN_MS = 60_000
@@ -189,6 +190,31 @@ class Segments(SegmentTimes):
         rows = self.rows.scan(_pack(first // self.interval_ms), _pack(last // self.interval_ms + 1), reverse)
         return (row for row in rows if time_from <= time_of(row[0]) <= time_to)
 
+    def stored(self, bounds: Bounds, time_from: int, time_to: int) -> Iterator[Row]:
+        """Iterate over the rows within bounds, as of now, by segment of time and then key.
+
+        time_from, time_to: of the times of the rows, including hidden ones.
+        """
+        first, last = max(time_from, self.live_from), min(time_to, self.observed_ms)
+        if first > last:
+            return iter(())
+        numbers = first // self.interval_ms, last // self.interval_ms
+        shared = bounds.common_prefix
+        if bounds.first is None and not shared:
+            rows = self.rows.scan(_pack(numbers[0]), _pack(numbers[1] + 1))
+        else:
+            # The number of segments is that of the retention: a few.
+            segments = [_pack(number) for number in range(numbers[0], numbers[1] + 1)]
+            scans = [self.rows.scan(segment + (bounds.start or b""), after(segment + shared)) for segment in segments]
+            rows = chain.from_iterable(scans)
+        time_of, key, has = self.schema.time_of, self.record_key, bounds.has
+        return (row for row in rows if first <= time_of(row[0]) <= last and has(row[0][key]))
+
+    @property
+    def record_key(self) -> slice:
+        """The part of a row key that is the record's key."""
+        return slice(LONG.size, -self.schema.suffix.size)
+
     def _index_scan(self, first: int, last: int, reverse: bool) -> Iterator[Row]:
         return self.rows.scan(INDEX_PREFIX + _pack(first), INDEX_PREFIX + _pack(last + 1), reverse)
 
@@ -236,6 +262,11 @@ class OwnSegments(Segments):
         first, last = max(time_from, self.live_from), min(time_to, self.observed_ms)
         found = self.rows.by_time(first, last) if first <= last else []
         return iter(found[::-1] if reverse else found)
+
+    @override
+    def stored(self, bounds: Bounds, time_from: int, time_to: int) -> Iterator[Row]:
+        key = self.record_key
+        return (row for row in self.scan(time_from, time_to, False) if bounds.has(row[0][key]))
 
     @override
     def scan_order(self, row_key: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -18,7 +19,7 @@ from penstock.topology.query.state_query_result import QueryResult
 from penstock.topology.records import Message
 from penstock.topology.serdes.serdes import as_serde, deserializer_for, direct, serializer_for, takes_none
 
-from ..rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow
+from ..rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, after
 from ..rows.committed_rows import CommittedRows
 from .store_iterator import ClosedStore
 from .store_query import query_store
@@ -30,6 +31,48 @@ LONG = struct.Struct(">q")
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 #: The mark of a store that was committed, and not just restored: its group has offsets of the input, too.
 COMMITTED = "committed"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The rows to read: keys as bytes, first <= key <= last, None for an open side, and that begin with a prefix.
+
+    time_from, time_to: in ms, of window starts; of sessions the earliest end and the latest start.
+    """
+
+    first: bytes | None = None
+    last: bytes | None = None
+    prefix: bytes = b""
+    time_from: int = 0
+    time_to: int = LONG_MAX
+
+    def has(self, key: bytes) -> bool:
+        """Return whether a key is within the bounds."""
+        first, last = self.first, self.last
+        return (first is None or first <= key) and (last is None or key <= last) and key.startswith(self.prefix)
+
+    @property
+    def start(self) -> bytes | None:
+        """The first key; None for an open side."""
+        return max(self.prefix, self.first or b"") or None
+
+    @property
+    def end(self) -> bytes | None:
+        """The first key after the last one; None for an open side."""
+        ends = [
+            end for end in (after(self.prefix), None if self.last is None else self.last + b"\0") if end is not None
+        ]
+        return min(ends, default=None)
+
+    @property
+    def common_prefix(self) -> bytes:
+        """What all keys begin with."""
+        first, last = self.first or b"", self.last or b""
+        size = next(
+            (at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other),
+            min(len(first), len(last)),
+        )
+        return max(first[:size], self.prefix, key=len)
 
 
 class StateStore:
@@ -175,6 +218,13 @@ class StateStore:
     def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
         """Return the rows of changelog records."""
         return plain_rows(messages)
+
+    def stored_rows(self, bounds: Bounds) -> Iterator[Row]:
+        """Iterate over the bytes of the rows within bounds, as of now, in any order; see ROW_LAYOUTS of view/columns.
+
+        Close the iterator or exhaust it. Raises StateStoreTypeError for a store of another kind.
+        """
+        raise StateStoreTypeError(f"{self.name} is a {self.builder.kind.value} store, which cannot be read as rows")
 
     def persist(self, beside_writes: bool = False) -> None:
         """Make committed updates survive a SIGKILL; see BytesStore.persist."""

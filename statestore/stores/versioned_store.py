@@ -14,6 +14,7 @@ The changelog has plain values with the version's timestamp, including versions 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from typing_extensions import override
@@ -24,9 +25,9 @@ from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Message, ValueAndTimestamp, VersionedRecord
 
-from ..rows.bytes_store import BytesStore, Marks
+from ..rows.bytes_store import BytesStore, Marks, Row, after
 from .segments import NOTHING_OBSERVED, OBSERVED_TIME
-from .state_store import LONG, StateStore
+from .state_store import LONG, Bounds, StateStore
 from .values import Values, timestamped_decoder
 
 #: Results of ``put``: valid without an end, and not kept because it was too late.
@@ -36,6 +37,7 @@ LATEST = b"\xfe"
 #: The latest time of a deletion, of any key.
 DELETED_TIME = "deleted-time"
 _pack, _unpack = LONG.pack, LONG.unpack_from
+_UNDEFINED = _pack(VALID_TO_UNDEFINED)
 
 
 class Version(NamedTuple):
@@ -140,6 +142,23 @@ class VersionedStore(StateStore):
             wanted.sort(reverse=True)
             found += [VersionedRecord(decode(data), start, end) for start, end, data in wanted]
         return found
+
+    @override
+    def stored_rows(self, bounds: Bounds) -> Iterator[Row]:
+        """Iterate over all versions: the key, and start, end (VALID_TO_UNDEFINED for the newest one) and value."""
+        start, end = bounds.start or b"", bounds.end
+        latest = self.rows.scan(LATEST + start, after(LATEST) if end is None else LATEST + end)
+        history = self.rows.scan(None, LATEST)
+        newest = ((key[1:], row[:8] + _UNDEFINED + row[8:]) for key, row in latest)
+        return chain(newest, self._old_versions(history, bounds, self._observed_ms - self._retention_ms))
+
+    @staticmethod
+    def _old_versions(rows: Iterator[Row], bounds: Bounds, kept_from: int) -> Iterator[Row]:
+        """Yield the rows of the history that ended after a time, in the form of stored_rows."""
+        for row_key, data in rows:
+            key = row_key[8:-8]
+            if data[8] and bounds.has(key) and _unpack(data)[0] > kept_from:
+                yield key, row_key[-8:] + data[:8] + data[9:]
 
     def _put(self, key: bytes, data: bytes | None, timestamp: int) -> int:
         """Add a version of a serialized key."""

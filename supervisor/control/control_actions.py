@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.topology.errors import StreamsError
+from penstock.topology.query.isolation_level import IsolationLevel
 
+from ..sql.sql_queries import SqlQueries, SqlQuery
 from .administration import Administration
 from .control_socket import Action
 
@@ -19,7 +21,7 @@ COMMANDS = (
 #: Conversions of their arguments.
 TYPES: Mapping[str, tuple[type, ...]] = {
     "name": (str,),
-    "timeout": (int, float),
+    "timeout": (int, float, type(None)),
     "directory": (str,),
     "store": (str,),
     "task_id": (str,),
@@ -28,12 +30,24 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     "key_to": (str, type(None)),
     "after": (str, type(None)),
     "limit": (int,),
+    "query": (str,),
+    "isolation": (str, type(None)),
 }
 
 
 def actions(administration: Administration) -> dict[str, Action]:
     """Return the control socket's actions by name."""
     return {command: _checked(command, getattr(administration, command)) for command in COMMANDS}
+
+
+def sql_action(queries: SqlQueries) -> Action:
+    """Return the action that runs a query in SQL."""
+
+    def sql(query: str, isolation: str | None = None, timeout: float | None = None) -> dict[str, Any]:
+        level = None if isolation is None else IsolationLevel(isolation)
+        return queries.result(SqlQuery(query, level, timeout=timeout)).to_json()
+
+    return _checked("sql", sql)
 
 
 def _checked(command: str, method: Callable[..., Any]) -> Action:

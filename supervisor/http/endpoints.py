@@ -32,8 +32,8 @@ from penstock.workers.control.messages import ReadStore
 
 from ..logs.log_floods import bounded_logger
 from ..queries.store_routing import Found, QueryError, position_json
-from . import host_watch, prometheus
-from .forwarding import FORWARDED
+from . import arrow, host_watch, prometheus
+from .forwarding import ARROW, FORWARDED
 from .security import HEALTH_PATHS, Gate, HttpAddress
 from .view import HttpView
 
@@ -95,6 +95,7 @@ def http_app(view: HttpView, address: HttpAddress, stopping: asyncio.Event) -> S
         route("/topology", _topology),
         Route(host_watch.PATH, _watch_until(stopping)),
         route("/stores", lambda view, _: answer(view.stores())),
+        Route("/sql", _sql(view), methods=["POST"]),
         route("/stores/{name}", _store),
         route("/stores/{name}/{key:path}", _store),
         route("/dashboard.json", lambda view, _: answer(view.dashboard())),
@@ -110,6 +111,11 @@ def http_app(view: HttpView, address: HttpAddress, stopping: asyncio.Event) -> S
     )
     app.router.redirect_slashes = False  # the address would come from the Host header, which any client may choose
     return app
+
+
+def wants_arrow(accept: str) -> bool:
+    """Return whether a client accepts batches of Arrow."""
+    return ARROW in accept
 
 
 def answer(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -196,6 +202,8 @@ def _topology(view: HttpView, request: Request) -> Response:
 
 def _store(view: HttpView, request: Request) -> Response:
     name, key = decoded(request.path_params["name"]), request.path_params.get("key")
+    if key is None and wants_arrow(request.headers.get("accept", "")):
+        return arrow_rows(view, request, arrow_parameters(name, decoded_query(request.scope)))
     parameters = store_parameters(name, None if key is None else decoded(key), decoded_query(request.scope))
     forwarded = FORWARDED in request.headers
     wait = 0 if forwarded else parameters.timeout  # the host that forwards asks again
@@ -207,6 +215,35 @@ def _store(view: HttpView, request: Request) -> Response:
             404, "NO_SUCH_KEY", f"The store {name} has nothing for the key {decoded(key)!r}.", tasks=found.tasks
         )
     return Response(_rows_json(found, limit, forwarded), media_type="application/json")
+
+
+def arrow_rows(view: HttpView, request: Request, parameters: ArrowParameters) -> Response:
+    """Return the rows of a store as a stream of Arrow; see arrow.py."""
+    name, timeout = parameters.request.store, parameters.timeout
+    forwarded = FORWARDED in request.headers
+    local = parameters.local or forwarded
+    if parameters.only_columns and forwarded:
+        found = view.scans.columns(name, timeout, local=True)
+        return arrow.columns_response(found or arrow.no_columns())
+    if parameters.schema is not None:
+        schema = arrow.read_schema(parameters.schema)
+    else:
+        table = view.scans.table(name, timeout, local)
+        if parameters.only_columns:
+            return arrow.columns_response(table)
+        schema = arrow.chosen(table.schema, parameters.columns, name)
+    scan = view.scans.open(parameters.request, schema, timeout, local, 0 if forwarded else timeout)
+    return arrow.rows_response(schema, scan)
+
+
+def _sql(view: HttpView) -> Callable[[Request], Awaitable[Response]]:
+    """Return the endpoint for queries in SQL."""
+
+    async def run(request: Request) -> Response:
+        body = await request.body()
+        return await _endpoint(view, lambda view, request: arrow.sql_response(view.sql, body, request), None)(request)
+
+    return run
 
 
 def _is_windowed(request: Any) -> bool:
@@ -303,6 +340,36 @@ def store_parameters(store: str, key: str | None, given: Sequence[tuple[str, str
     return StoreParameters(request, timeout_ms / 1000, _boolean(query, "local"))
 
 
+@dataclass(frozen=True, slots=True)
+class ArrowParameters(StoreParameters):
+    """A scan: of these columns, None for all, or of a schema, as bytes. only_columns: without rows."""
+
+    columns: tuple[str, ...] | None
+    schema: bytes | None
+    only_columns: bool
+
+
+def arrow_parameters(store: str, given: Sequence[tuple[str, str]]) -> ArrowParameters:
+    """Return the scan that a URL requests; see store_parameters."""
+    query = dict(given)
+    for name in ("reverse", "max_lag", "everywhere"):
+        if name in query:
+            raise _bad(f"{name}= is not for rows as Arrow.")
+    if query.get("limit", "0") != "0":
+        raise _bad("limit= is not for rows as Arrow; limit=0 returns only the columns.")
+    own = {"columns", "schema", "limit"}
+    read = store_parameters(store, None, [(name, value) for name, value in given if name not in own])
+    if len({name for name, _ in given}) < len(given):
+        raise _bad("A parameter is given twice.")
+    names = query.get("columns")
+    try:
+        schema = base64.urlsafe_b64decode(query["schema"]) if "schema" in query else None
+    except ValueError:
+        raise _bad("schema= is not base64.") from None
+    columns = None if names is None else tuple(names.split(","))
+    return ArrowParameters(read.request, read.timeout, read.local, columns, schema, "limit" in query)
+
+
 def _check_names(names: Collection[str], one_key: bool) -> None:
     known = [name for name in _NAMES if not (one_key and name in ("from", "to", "prefix"))]
     for name in names:
@@ -349,4 +416,5 @@ def _boolean(query: Mapping[str, str], name: str) -> bool:
 
 
 def _bad(message: str) -> QueryError:
+    """Return the error for a request that cannot be answered."""
     return QueryError(400, "BAD_REQUEST", message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import http.client
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -16,11 +16,15 @@ from penstock.workers.control.messages import ReadStore
 from penstock.workers.group.streams_metadata import HostInfo
 from penstock.workers.queries.store_answers import Row
 
-from ..queries.store_routing import RETRY_SECONDS, Found, QueryError, RemoteHosts
+from ..queries.store_routing import RETRY_SECONDS, Found, QueryError, RemoteHosts, Scans
+from ..queries.store_scans import Table
+from ..sql.sql_result import METADATA
 
 #: Marks a request from another host of the application, which is answered from this host's tasks alone. Otherwise two
 #: hosts that consider each other the owner would forward a request forever.
 FORWARDED = "X-Penstock-Forwarded"
+#: The content type of batches of Arrow.
+ARROW = "application/vnd.apache.arrow.stream"
 #: Maximum size of another host's response.
 ANSWER_BYTES_MAX = 64 << 20
 _SAME = ("limit", "partition", "max_lag", "time_from", "time_to", "prefix")
@@ -40,18 +44,38 @@ class HttpHosts(RemoteHosts):
     @override
     def read(self, host: HostInfo, request: ReadStore, timeout: float) -> Found:
         """Query a host by HTTP. Raises QueryError with 503 if it cannot be reached."""
+        if request.columns is not None:
+            scan = self._open(host, path_of(request), timeout)
+            read = scan.read
+            return Found(
+                [], read["tasks"], position=_position(read), complete=read["complete"], scans=Scans([], [scan])
+            )
         status, answer = self._get(host, path_of(request), timeout)
-        if status == http.client.OK:
-            rows = [Row(base64.b64decode(order), orjson.dumps(row)) for order, row in answer["ordered_rows"]]
-            return Found(rows, answer["tasks"], answer["lag"], answer["complete"], position=_position(answer))
-        error: dict[str, Any] = answer.get("error", {}) if isinstance(answer, dict) else {}
-        message = f"{host.host}:{host.port}: {error.get('message', f'HTTP {status}')}"
-        if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
-            message += " All hosts of an application need the same penstock.http.token."
-            raise QueryError(502, "HOST_REFUSED", message)
-        retry = error.get("retry_after_seconds")
-        details = {name: error[name] for name in ("tasks", "position") if name in error}
-        raise QueryError(status, str(error.get("code", "HOST_FAILED")), message, retry, **details)
+        if status != http.client.OK:
+            raise refusal(host, status, answer)
+        rows = [Row(base64.b64decode(order), orjson.dumps(row)) for order, row in answer["ordered_rows"]]
+        return Found(rows, answer["tasks"], answer["lag"], answer["complete"], position=_position(answer))
+
+    @override
+    def columns(self, host: HostInfo, store: str, timeout: float) -> Table:
+        scan = self._open(host, f"/stores/{quote(store, safe='')}?limit=0", timeout)
+        scan.close()
+        return Table(scan.schema.remove_metadata(), scan.read["key_order"], scan.read["sessions"])
+
+    def _open(self, host: HostInfo, path: str, timeout: float) -> ArrowStream:
+        connection = http.client.HTTPConnection(host.host.strip("[]"), host.port, timeout=timeout)
+        try:
+            connection.request("GET", path, headers={**self._headers, "Accept": ARROW})
+            response = connection.getresponse()
+            if response.status != http.client.OK:
+                raise refusal(host, response.status, orjson.loads(response.read(ANSWER_BYTES_MAX)))
+            return ArrowStream(host, connection, response)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            connection.close()
+            raise unreachable(host, error) from error
+        except BaseException:
+            connection.close()
+            raise
 
     def _get(self, host: HostInfo, path: str, timeout: float) -> tuple[int, Any]:
         connection = http.client.HTTPConnection(host.host.strip("[]"), host.port, timeout=timeout)
@@ -61,10 +85,59 @@ class HttpHosts(RemoteHosts):
             data = response.read(ANSWER_BYTES_MAX)
             return response.status, orjson.loads(data)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            text = f"{host.host}:{host.port}, which has the task, cannot be reached: {error or type(error).__name__}"
-            raise QueryError(503, "HOST_UNREACHABLE", text, RETRY_SECONDS) from error
+            raise unreachable(host, error) from error
         finally:
             connection.close()
+
+
+class ArrowStream:
+    """The rows of another host's tasks, read as they arrive. read: what the host says of them; see arrow.py.
+
+    Raises ValueError for a response that is not Arrow.
+    """
+
+    def __init__(
+        self, host: HostInfo, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
+    ) -> None:
+        import pyarrow as pa
+
+        self._host = host
+        self._connection = connection
+        self._reader = pa.ipc.open_stream(response)
+        self.schema = self._reader.schema
+        self.read: dict[str, Any] = orjson.loads((self.schema.metadata or {})[METADATA])
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the batches. Raises QueryError if the other host does not send all of them."""
+        try:
+            for batch in self._reader:
+                yield batch.serialize().to_pybytes()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            where = f"{self._host.host}:{self._host.port}"
+            text = f"{where} has not sent all of its rows: {error or type(error).__name__}. Try again."
+            raise QueryError(503, "INCOMPLETE", text, RETRY_SECONDS) from error
+
+    def close(self) -> None:
+        """Close the connection: the other host then closes its scan."""
+        self._connection.close()
+
+
+def refusal(host: HostInfo, status: int, answer: Any) -> QueryError:
+    """Return the error of another host's response."""
+    error: dict[str, Any] = answer.get("error", {}) if isinstance(answer, dict) else {}
+    message = f"{host.host}:{host.port}: {error.get('message', f'HTTP {status}')}"
+    if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
+        message += " All hosts of an application need the same penstock.http.token."
+        return QueryError(502, "HOST_REFUSED", message)
+    retry = error.get("retry_after_seconds")
+    details = {name: error[name] for name in ("tasks", "position") if name in error}
+    return QueryError(status, str(error.get("code", "HOST_FAILED")), message, retry, **details)
+
+
+def unreachable(host: HostInfo, error: Exception) -> QueryError:
+    """Return the error for a host that does not answer."""
+    text = f"{host.host}:{host.port}, which has the task, cannot be reached: {error or type(error).__name__}"
+    return QueryError(503, "HOST_UNREACHABLE", text, RETRY_SECONDS)
 
 
 def _position(answer: Mapping[str, Any]) -> Position | None:
@@ -82,6 +155,8 @@ def path_of(request: ReadStore) -> str:
     names["at_least"] = (
         ",".join(f"{at.topic}-{at.partition}:{to}" for at, to in request.at_least.offsets.items()) or None
     )
+    if request.columns is not None:
+        names |= {"limit": None, "schema": base64.urlsafe_b64encode(request.columns).decode()}
     names |= {name: "true" for name in ("reverse", "everywhere") if getattr(request, name)}
     query = urlencode({name: value for name, value in names.items() if value is not None})
     key = "" if request.key is None else f"/{quote(request.key, safe='')}"

@@ -21,8 +21,8 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 #: Longest path with its query string, in bytes: enough for a key and its bounds.
 URL_BYTES_MAX = 8192
-#: No request needs a body.
-BODY_BYTES_MAX = 4096
+#: Only a query in SQL needs a body.
+BODY_BYTES_MAX = 65_536
 #: Maximum number of concurrent requests, except health checks; others are refused with 503.
 REQUESTS_MAX = 96
 HEALTH_PATHS = ("/health/live", "/health/ready")

@@ -43,6 +43,8 @@ class HttpServer:
     def __init__(self, supervisor: Supervisor, administration: Administration, config: StreamsConfig) -> None:
         self._address = HttpAddress.of(config)
         self._view = HttpView(supervisor, administration, config, HttpHosts(config["penstock.http.token"]))
+        #: Queries in SQL, over all hosts; also without a port.
+        self.sql = self._view.sql
         self._server: Any = None
         self._thread: threading.Thread | None = None
         self._listener: socket.socket | None = None

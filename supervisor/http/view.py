@@ -20,6 +20,8 @@ from ..control.status_json import TaskOfThreadJson
 from ..queries.metric import metrics
 from ..queries.queries import Answers
 from ..queries.store_routing import RETRY_SECONDS, QueryError, RemoteHosts, StoreQueries
+from ..queries.store_scans import StoreScans
+from ..sql.sql_queries import SqlQueries
 from ..supervisor import Supervisor
 from .prometheus import exposition
 
@@ -40,6 +42,8 @@ class HttpView:
     ) -> None:
         self.administration = administration
         self.queries = StoreQueries(supervisor, config["application.server"], remote)
+        self.scans = StoreScans(supervisor, self.queries)
+        self.sql = SqlQueries(self.scans, config)
         self._supervisor = supervisor
         self._config = config
         self._topology: dict[str, object] | None = None

@@ -7,7 +7,7 @@ rows of some tasks without the others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -50,13 +50,31 @@ class QueryError(Exception):
         return {"error": error}
 
 
+class HostScan(Protocol):
+    """The rows of another host's own tasks, as batches of Arrow."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the batches. Raises QueryError."""
+
+    def close(self) -> None:
+        """Close the connection; the other host then closes the scan."""
+
+
+@dataclass
+class Scans:
+    """The open scans of a request for columns. readers: the processes of this host; hosts: those of other hosts."""
+
+    readers: list[int] = field(default_factory=list)
+    hosts: list[HostScan] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """The rows of a read, in the order of their keys. lag: of the standby task that answered, None for an active one.
 
     tasks: the owners of the rows; complete: whether these are all tasks with a part of the store. after: the start of
-    the next page, whose rows are in the store's order. position: of the rows in the input; None if a task does
-    not know.
+    the next page, whose rows are in the store's order. position: of the rows in the input; None if a task does not
+    know. scans: of a request for columns, which returns no rows.
     """
 
     rows: list[Row]
@@ -65,13 +83,17 @@ class Found:
     complete: bool = True
     after: str | None = None
     position: Position | None = None
+    scans: Scans = field(default_factory=Scans)
 
 
 class RemoteHosts(Protocol):
     """Queries other hosts; see http/forwarding.py."""
 
     def read(self, host: HostInfo, request: ReadStore, timeout: float) -> Found:
-        """Return the rows of another host's own tasks. Raises QueryError."""
+        """Return the rows of another host's own tasks, or their open scan. Raises QueryError."""
+
+    def columns(self, host: HostInfo, store: str, timeout: float) -> Any:
+        """Return the columns of a store in another host's tasks, a store_scans.Table. Raises QueryError."""
 
 
 class StoreQueries:
@@ -144,6 +166,12 @@ class StoreQueries:
             raise QueryError(503, "NOT_RUNNING", "No stream thread is running now.", RETRY_SECONDS)
         return found
 
+    def remote_columns(self, store: str, timeout: float) -> list[Any]:
+        """Return the columns of a store, as store_scans.Table, on each other host with a part of it."""
+        if self._remote is None:
+            return []
+        return [self._remote.columns(host, store, timeout) for host in self._hosts_with(store)]
+
     # -- one key, or one partition
 
     def _one(self, request: ReadStore, answers: list[StoreRead], timeout: float, local: bool) -> Found:
@@ -151,7 +179,8 @@ class StoreQueries:
         if good:
             best = good[0]
             rows = _ordered(request, best.rows)
-            return Found(rows, list(best.tasks), best.lag, after=best.after, position=best.position)
+            scans = Scans([best.reader] if best.tasks else [])
+            return Found(rows, list(best.tasks), best.lag, after=best.after, position=best.position, scans=scans)
         _check_bound(answers)
         waiting = next((answer for answer in answers if answer.reply is Reply.NOT_YET), None)
         hosts = [] if local else self._hosts_of(answers[0], request)
@@ -204,12 +233,24 @@ class StoreQueries:
         if waiting is not None:
             raise not_yet(waiting)
         _check_bound(answers)
+        scans = Scans([answer.reader for answer in answers if answer.tasks])
+        try:
+            return self._whole_range(request, answers, timeout, local, scans)
+        except BaseException:
+            for scan in scans.hosts:
+                scan.close()
+            raise
+
+    def _whole_range(
+        self, request: ReadStore, answers: list[StoreRead], timeout: float, local: bool, scans: Scans
+    ) -> Found:
         positions = [answer.position for answer in answers if answer.tasks]
         rows = [row for answer in answers for row in answer.rows]
         answered = [task for answer in answers for task in answer.tasks]
         tasks = set(answered)
         if tasks == {"global"}:
-            return Found(_ordered(request, answers[0].rows), ["global"], position=answers[0].position)
+            first = Scans(scans.readers[:1])  # all processes have all rows
+            return Found(_ordered(request, answers[0].rows), ["global"], position=answers[0].position, scans=first)
         wanted = max(answer.partitions for answer in answers)
         if not local and len(tasks) < wanted:
             assert self._remote is not None
@@ -218,6 +259,7 @@ class StoreQueries:
                 rows += part.rows
                 answered += part.tasks
                 positions.append(part.position)
+                scans.hosts += part.scans.hosts
         tasks = set(answered)
         if len(tasks) < len(answered):
             raise QueryError(
@@ -236,9 +278,10 @@ class StoreQueries:
                 RETRY_SECONDS,
             )
         complete = len(tasks) >= wanted
-        return Found(_ordered(request, rows), sorted(tasks), complete=complete, position=merged(positions))
+        return Found(_ordered(request, rows), sorted(tasks), complete=complete, position=merged(positions), scans=scans)
 
     def _hosts_with(self, store: str) -> list[HostInfo]:
+        """Return the other hosts with a part of a store."""
         return [m.host_info for m in self._others() if store in m.state_store_names]
 
 
@@ -257,6 +300,8 @@ def _check_request(answer: StoreRead) -> None:
         raise QueryError(404, "UNKNOWN_STORE", answer.detail)
     if answer.reply is Reply.BAD_REQUEST:
         raise QueryError(400, "BAD_REQUEST", answer.detail)
+    if answer.reply is Reply.FULL:
+        raise QueryError(503, "TOO_MANY_REQUESTS", answer.detail, RETRY_SECONDS)
 
 
 def position_json(position: Position | None) -> dict[str, dict[str, int]] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -52,6 +52,9 @@ class OtherHost(RemoteHosts):
 
     def read(self, host: HostInfo, request: ReadStore, timeout: float) -> Found:
         return Found(list(map(row, self._tasks)), list(self._tasks), position=of(*self._tasks))
+
+    def columns(self, host: HostInfo, store: str, timeout: float) -> NoReturn:
+        raise NotImplementedError("no test asks for columns")
 
 
 def read(here: tuple[str, ...], there: tuple[str, ...]) -> Found:

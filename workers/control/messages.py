@@ -131,6 +131,9 @@ class ReadStore:
     many records behind. everywhere: search the key in all tasks, because its writer may not have used Kafka's
     partitioner. after: the page of a partition's range: "" for the first page, otherwise the end of the previous one.
     isolation: None for the default of the configuration. at_least: the position that the rows must have reached.
+
+    columns: a schema of Arrow, as bytes. With it no rows are returned: a scan is opened, which ReadScan reads; scan is
+    its number. It reads a range of all tasks, without limit, reverse, max_lag, everywhere and after.
     """
 
     id: int
@@ -149,6 +152,39 @@ class ReadStore:
     after: str | None = None
     isolation: IsolationLevel | None = None
     at_least: Position = field(default_factory=Position)
+    columns: bytes | None = None
+    scan: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeColumns:
+    """Command: describe the columns of a state store; the answer is a CommandResult with a ColumnsRead, None without a
+    running task of the store.
+    """
+
+    id: int
+    store: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadScan:
+    """Command: read the next rows of an open scan; the answer is a CommandResult with a ScanRead.
+
+    reader: the process to answer, of a global store, which all have; None: all that have rows. The value is None in
+    another process.
+    """
+
+    id: int
+    scan: int
+    reader: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndScan:
+    """Command: close a scan, if it is open; the answer is a CommandResult."""
+
+    id: int
+    scan: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +232,9 @@ Command = (
     | Measure
     | DescribeTopology
     | ReadStore
+    | DescribeColumns
+    | ReadScan
+    | EndScan
     | AnswerRequest
     | TakeSnapshot
     | AskClientInstanceIds

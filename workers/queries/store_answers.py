@@ -31,6 +31,8 @@ class Reply(Enum):
     NOT_YET = "not yet"
     #: The rows of a running task have not reached the requested position.
     BEHIND = "behind"
+    #: As many scans as are allowed are open.
+    FULL = "full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,8 @@ class StoreRead:
     task. after: the start of the next page, None after the last one.
 
     partitions: how many tasks have a part of the store, on all hosts; 0 if not requested. restore_remaining: in
-    records. eta_seconds: None if unknown. position: of the rows in the input; None if a task does not know.
+    records. eta_seconds: None if unknown. position: of the rows in the input; None if a task does not know. reader: the
+    process that has opened the scan of a request for columns.
     """
 
     reply: Reply
@@ -54,3 +57,25 @@ class StoreRead:
     eta_seconds: float | None = None
     after: str | None = None
     position: Position | None = None
+    reader: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnsRead:
+    """The columns of a store: a schema of Arrow, as bytes, in which null stands for types that no row has shown yet.
+
+    key_order: how the keys are ordered, "string" or "integer" as SQL orders them, "" if differently. sessions: whether
+    it is a session store.
+    """
+
+    schema: bytes
+    key_order: str
+    sessions: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRead:
+    """The next rows of a scan: batches of Arrow, as bytes. has_more: if not, the scan is closed."""
+
+    batches: tuple[bytes, ...]
+    has_more: bool

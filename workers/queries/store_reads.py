@@ -7,9 +7,10 @@ whether its task is here and may answer. Values leave the process as rows of JSO
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -29,7 +30,7 @@ from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.query.isolation_level import IsolationLevel
 from penstock.topology.query.position import Position, merged
 from penstock.topology.records import TaskId
-from penstock.topology.serdes.serdes import Serdes, as_serde
+from penstock.topology.serdes.serdes import as_serde
 
 from ..control.messages import ReadStore
 from ..group.source_topics import BuiltTopologies
@@ -40,7 +41,8 @@ from ..tasks.global_state import GlobalState
 from ..tasks.task import Task
 from ..tasks.task_manager import TaskManager
 from ..tasks.task_state import TaskState
-from .store_answers import Reply, Row, StoreRead
+from .store_answers import ColumnsRead, Reply, Row, StoreRead
+from .store_scans import OpenScans, ScansFullError, columns_read, prefix_bytes
 
 #: Stands for the id of a task in answers about a global store.
 GLOBAL = "global"
@@ -65,11 +67,20 @@ class StoreReader:
     changelog_reader: StoreChangelogReader
     partition_count: Callable[[str], int]
     default_isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    scans: OpenScans = field(default_factory=OpenScans)
 
     def read(self, request: ReadStore) -> StoreRead:
         """Answer a request; errors become part of the answer and never end the thread."""
+        answer = self._answer(request)
+        if answer.reply is not Reply.OK and request.columns is not None:
+            self.scans.end(request.scan)  # another task may have opened it
+        return answer
+
+    def _answer(self, request: ReadStore) -> StoreRead:
         try:
             return self._read(request)
+        except ScansFullError as error:
+            return StoreRead(Reply.FULL, str(error))
         except BrokerUnavailableError as error:
             return StoreRead(Reply.NOT_YET, str(error))
         except UnknownStateStoreError as error:
@@ -131,9 +142,25 @@ class StoreReader:
     def _read_global(self, request: ReadStore) -> StoreRead:
         if not request.at_least.is_empty:
             raise BadKeyError("at_least= is for stores of tasks; every host has all rows of a global store.")
-        rows = _rows(request, self.global_state.task.stores[request.store], GLOBAL)
+        store = self.global_state.task.stores[request.store]
+        rows = self._rows(request, store, store, GLOBAL)
         position = self.global_state.position(request.store)
-        return StoreRead(Reply.OK, rows=rows, partition=-1, tasks=(GLOBAL,), position=position)
+        return StoreRead(Reply.OK, rows=rows, partition=-1, tasks=(GLOBAL,), position=position, reader=os.getpid())
+
+    def columns(self, store: str) -> ColumnsRead | None:
+        """Return the columns of a store; None if no running task here has it. Raises UnknownStateStoreError."""
+        if self.is_global(store):
+            return columns_read([self.global_state.task.stores[store]])
+        check_readable(next(t.stores[store] for t in self.topologies if store in t.stores))
+        tasks = self.task_manager.active.running.values()
+        return columns_read([task.state_manager.stores[store] for task in tasks if store in task.topology.stores])
+
+    def _rows(self, request: ReadStore, store: StateStore, shown: StateStore, task: str) -> tuple[Row, ...]:
+        """Return the rows of a task's store, or open their scan, if columns are wanted. shown: as of a level."""
+        if request.columns is None:
+            return _rows(request, shown, task)
+        self.scans.open(request, store, shown)
+        return ()
 
     def isolated(self, store: StateStore, isolation: IsolationLevel | None) -> StateStore:
         """Return a task's store for reads of an isolation level, None for the configuration's."""
@@ -187,6 +214,7 @@ class StoreReader:
             lag=max((answer.lag for answer in answers if answer.lag is not None), default=None),
             after=answers[0].after,
             position=merged(answer.position for answer in answers),
+            reader=os.getpid(),
         )
 
     def _read_task(self, request: ReadStore, task: Task) -> StoreRead:
@@ -211,9 +239,10 @@ class StoreReader:
                 return StoreRead(Reply.ELSEWHERE)  # only an active task knows its position
             detail = f"The rows of task {name} are as of {position}, not yet as of {request.at_least}."
             return StoreRead(Reply.BEHIND, detail, tasks=(name,), position=position)
-        store = self.isolated(task.state_manager.stores[request.store], request.isolation)
-        rows = _rows(request, store, name)
-        after = page_after(request, store, rows)
+        store = task.state_manager.stores[request.store]
+        shown = self.isolated(store, request.isolation)
+        rows = self._rows(request, store, shown, name)
+        after = page_after(request, shown, rows)
         return StoreRead(Reply.OK, rows=rows, tasks=(name,), lag=lag, after=after, position=position)
 
     def _not_yet(self, task: Task) -> StoreRead:
@@ -297,15 +326,8 @@ def _key_value_rows(request: ReadStore, store: TaskKeyValueStore | VersionedStor
     if isinstance(store, VersionedStore):
         raise BadKeyError(f"The versioned store {builder.name} can only be read key by key.")
     if request.prefix is not None:
-        return iter(store.prefix_scan(_prefix(request.prefix, builder)) if request.prefix else store.all())
+        return iter(store.prefix_scan(prefix_bytes(request.prefix, builder)) if request.prefix else store.all())
     return iter((store.reverse_range if request.reverse else store.range)(*_bounds(request, builder)))
-
-
-def _prefix(text: str, builder: StoreBuilder) -> bytes:
-    if as_serde(builder.key_serde) is not Serdes.bytes():
-        return text.encode()
-    prefix: bytes = _key(text, builder)
-    return prefix
 
 
 def _window_rows(request: ReadStore, store: TaskWindowStore | TaskSessionStore, builder: StoreBuilder) -> _Found:

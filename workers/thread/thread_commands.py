@@ -25,10 +25,13 @@ from ..control.messages import (
     AskClientInstanceIds,
     Command,
     CommandResult,
+    DescribeColumns,
     DescribeTopology,
+    EndScan,
     Measure,
     Pause,
     Query,
+    ReadScan,
     ReadStore,
     ReleaseHost,
     Resume,
@@ -96,6 +99,7 @@ class ThreadCommands:
         """Execute the commands that have arrived."""
         for command in self._control.poll_commands():
             self._carry_out(command)
+        self._answers.reader.scans.end_unread()
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -115,6 +119,11 @@ class ThreadCommands:
                 self._control.report(CommandResult(command.id, self._answers.measurement.groups()))
             case ReadStore():
                 self._control.report(CommandResult(command.id, self._answers.reader.read(command)))
+            case DescribeColumns() | ReadScan():
+                self._control.report(answer_scan(command, self._answers.reader))
+            case EndScan():
+                self._answers.reader.scans.end(command.scan)
+                self._control.report(CommandResult(command.id))
             case AnswerRequest():
                 self._control.report(answer_query(command, self._answers.reader))
             case TakeSnapshot():
@@ -150,6 +159,18 @@ def answer_query(command: AnswerRequest, reader: StoreReader) -> CommandResult:
         return CommandResult(command.id, answer_request(command.request, reader))
     except StreamsError as error:
         return CommandResult(command.id, error=str(error), kind=type(error))
+
+
+def answer_scan(command: DescribeColumns | ReadScan, reader: StoreReader) -> CommandResult:
+    """Return the columns of a store, or the next rows of a scan; see store_scans.py. Failures end the scan."""
+    try:
+        if isinstance(command, DescribeColumns):
+            return CommandResult(command.id, reader.columns(command.store))
+        return CommandResult(command.id, reader.scans.read(command))
+    except StreamsError as error:
+        return CommandResult(command.id, error=str(error), kind=type(error))
+    except Exception as error:  # noqa: BLE001  a user's serde may raise anything
+        return CommandResult(command.id, error=f"{type(error).__name__}: {error}")
 
 
 def _results(query: Query, reader: StoreReader, is_settled: bool) -> dict[str, object]:
