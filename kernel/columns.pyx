@@ -6,6 +6,17 @@ from libc.stdint cimport INT32_MAX, int32_t
 from libc.string cimport memcpy
 
 
+def take_rows(rows, Py_ssize_t count, Py_ssize_t size):
+    """Return the next rows of an iterator: at most count, and not more after these have so many bytes."""
+    cdef list found = []
+    for row in rows:
+        found.append(row)
+        size -= PyBytes_GET_SIZE(<bytes?>(<tuple?>row)[0]) + PyBytes_GET_SIZE(<bytes?>(<tuple>row)[1])
+        if len(found) >= count or size <= 0:
+            break
+    return found
+
+
 def number_column(list rows not None, Py_ssize_t item, Py_ssize_t at, Py_ssize_t size, bint whole=False):
     """Return the big-endian numbers of a part of each row in the machine's order: little-endian.
 

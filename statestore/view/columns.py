@@ -10,14 +10,14 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.kernel.columns import bytes_column, number_column
+from penstock.kernel.columns import bytes_column, number_column, take_rows
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.errors import SerializationError, StateStoreTypeError
 from penstock.topology.serdes.serdes import PlainSerde, Serde
@@ -50,8 +50,6 @@ WHOLE = {b"whole": b"true"}
 SAMPLE_ROWS = 1_000
 #: How many rows are read for a batch, and how many bytes of keys and values end it earlier.
 BATCH_ROWS, BATCH_BYTES = 32_768, 8 << 20
-#: After how many rows the bytes are counted.
-PART_ROWS = 1_024
 #: Times that SQL's timestamps can show; others, such as that of a row without a timestamp, are null.
 _FIRST_MS, _LAST_MS = 0, 9_223_372_036_854_000
 _KEY_VALUE = (StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE)
@@ -119,7 +117,7 @@ class StoreColumns:
 
     def batches(self, rows: Iterator[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield batches with some of the columns. Raises StateStoreTypeError for a row that does not fit a type."""
-        while block := _block(rows):
+        while block := take_rows(rows, BATCH_ROWS, BATCH_BYTES):
             yield self._batch(block, schema)
 
     def _batch(self, rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
@@ -334,19 +332,6 @@ def _as_times(numbers: pa.Array) -> pa.Array:
     low, high = (pa.scalar(limit, pa.int64()) for limit in (_FIRST_MS, _LAST_MS))
     shown = pc.and_(pc.greater_equal(numbers, low), pc.less_equal(numbers, high))
     return pc.if_else(shown, numbers, pa.scalar(None, pa.int64())).view(UTC_MS)
-
-
-def _block(rows: Iterator[Row]) -> list[Row]:
-    """Return the rows of the next batch."""
-    found: list[Row] = []
-    size = 0
-    while len(found) < BATCH_ROWS and size < BATCH_BYTES:
-        part = list(islice(rows, PART_ROWS))
-        if not part:
-            break
-        found += part
-        size += sum(map(len, chain.from_iterable(part)))
-    return found
 
 
 def _empty(rows: int) -> pa.RecordBatch:

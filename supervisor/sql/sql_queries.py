@@ -135,7 +135,7 @@ class _Running:
                     stderr=subprocess.DEVNULL,
                     pass_fds=[its.fileno()],
                     cwd="/",
-                    env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                    env={"PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)},
                 )
             self._stack.callback(self._end)
             timer = threading.Timer(self._timeout, self._is_over)

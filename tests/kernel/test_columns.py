@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernel.columns import bytes_column, number_column
+from penstock.kernel.columns import bytes_column, number_column, take_rows
 
 Rows = list[tuple[bytes, bytes]]
 
@@ -51,3 +51,13 @@ def test_short_keys_and_other_types_are_an_error() -> None:
             bytes_column(rows, 0, 0, 0)  # type: ignore[arg-type]
         with pytest.raises(TypeError):
             number_column(rows, 0, 0, 1)  # type: ignore[arg-type]
+
+
+def test_rows_are_taken_until_they_are_enough() -> None:
+    rows = iter([(b"a", b"1"), (b"b", b"22"), (b"c", b""), (b"d", bytes(100)), (b"e", b"")])
+    assert take_rows(rows, 2, 100) == [(b"a", b"1"), (b"b", b"22")]
+    assert take_rows(rows, 9, 100) == [(b"c", b""), (b"d", bytes(100))]
+    assert take_rows(rows, 9, 1) == [(b"e", b"")]
+    assert take_rows(rows, 9, 1) == []
+    with pytest.raises(TypeError):
+        take_rows(iter([("text", b"")]), 1, 1)  # type: ignore[list-item]

@@ -15,6 +15,7 @@ from uuid import UUID
 import msgspec
 import pyarrow as pa
 import pytest
+from google.protobuf import struct_pb2, type_pb2
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -480,3 +481,65 @@ def test_times_that_sql_does_not_have_are_null() -> None:
     opened.store.put("a", (1, -1))
     opened.store.put("b", (1, LONG_MAX))
     assert table_of(opened.store).column("timestamp").to_pylist() == [None, None]
+
+
+# -- schema registries
+
+AVRO = """{"type": "record", "name": "Order", "fields": [
+    {"name": "carrier", "type": "string"},
+    {"name": "n", "type": "long"},
+    {"name": "small", "type": ["null", "int"], "default": null},
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+    {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+    {"name": "raw", "type": "bytes"},
+    {"name": "ratio", "type": "double"},
+    {"name": "tags", "type": {"type": "array", "items": "string"}},
+    {"name": "extra", "type": {"type": "map", "values": "long"}},
+    {"name": "level", "type": {"type": "enum", "name": "Level", "symbols": ["LOW", "HIGH"]}},
+    {"name": "point", "type": {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "float"}]}}
+]}"""
+
+
+def test_fields_of_an_avro_schema_are_columns() -> None:
+    at = datetime(2026, 11, 30, 12, tzinfo=UTC)
+    value = {
+        "carrier": "AA",
+        "n": 7,
+        "small": None,
+        "at": at,
+        "day": date(2026, 11, 30),
+        "price": Decimal("1.10"),
+        "raw": b"\xff",
+        "ratio": 0.5,
+        "tags": ["x"],
+        "extra": {"a": 1},
+        "level": "LOW",
+        "point": {"x": 1.5},
+    }
+    table = of_values(Serdes.avro(AVRO, "mock://columns"), value)
+    assert {field.name: str(field.type) for field in table.schema} == {
+        "key": "string",
+        "carrier": "string",
+        "n": "int64",
+        "small": "int64",
+        "at": "timestamp[us, tz=UTC]",
+        "day": "date32[day]",
+        "price": "string",
+        "raw": "binary",
+        "ratio": "double",
+        "tags": "list<item: string>",
+        "extra": "large_string",
+        "level": "string",
+        "point": "struct<x: double>",
+    }
+    assert table.to_pylist() == [{"key": "00000", **value, "price": "1.10", "extra": '{"a": 1}'}]
+
+
+def test_fields_of_a_protobuf_message_are_columns() -> None:
+    kind = struct_pb2.Value
+    table = of_values(Serdes.protobuf(kind, "mock://columns"), kind(number_value=2.5), kind(string_value="x"))
+    assert table.column("number_value").to_pylist() == [2.5, None]
+    assert table.column("string_value").to_pylist() == [None, "x"]
+    other = of_values(Serdes.protobuf(type_pb2.Option, "mock://columns"), type_pb2.Option(name="a"))
+    assert other.select(["name"]).to_pylist() == [{"name": "a"}]
