@@ -144,7 +144,7 @@ class Gate:
                 return None
             return 401, "UNAUTHORIZED", "Send penstock.http.token as header: Authorization: Bearer <token>."
         if changes:
-            return 403, "TOKEN_NEEDED", "Nothing can be changed over HTTP until penstock.http.token is set."
+            return 403, "TOKEN_NEEDED", "Changes and SQL over HTTP need a token: set penstock.http.token."
         host = headers.get(b"host", b"").decode("latin-1")
         if _name(host) not in self._address.hosts:
             return 421, "WRONG_HOST", f"This server is not called {host!r}; use localhost, or set penstock.http.token."

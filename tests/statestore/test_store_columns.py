@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 import pyarrow as pa
 import pytest
-from google.protobuf import struct_pb2, type_pb2
+from google.protobuf import struct_pb2, type_pb2  # type: ignore[import-untyped]
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -107,9 +107,12 @@ def timestamped_window_rows(store: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def version_rows(store: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield the versions that get() finds: get_versions also shows some that ended before the history."""
+    kept_from = store._observed_ms - RETENTION_MS
     for key in KEYS:
         for value, timestamp, valid_to in map(parts_of, store.get_versions(key, 0, LONG_MAX)):
-            yield key, value, timestamp, valid_to
+            if valid_to is None or valid_to > kept_from:
+                yield key, value, timestamp, valid_to
 
 
 def parts_of(version: VersionedRecord) -> tuple[int, int, int | None]:
@@ -209,6 +212,16 @@ def test_a_scan_keeps_its_rows_while_the_store_changes(tmp_path: Path) -> None:
         values = [value for batch in batches for value in batch.column("value").to_pylist()]
         assert sorted(values) == list(range(2_000))
         opened.store.close()
+
+
+def test_versions_that_ended_before_the_history_are_not_shown() -> None:
+    opened = OpenStore(builder(StoreKind.VERSIONED_KEY_VALUE, caching=False))
+    for key, time in (("a", 0), ("a", 10_000), ("a", 20_000), ("b", RETENTION_MS + 15_000)):
+        opened.store.put(key, 1, time)
+    expected = [("a", 1, 10_000, 20_000), ("a", 1, 20_000, None), ("b", 1, RETENTION_MS + 15_000, None)]
+    assert shown(table_of(opened.store)) == expected
+    assert opened.store.get("a", 10_000) is None
+    assert opened.store.get("a", 15_000).value == 1
 
 
 # -- only what is asked for is read
