@@ -160,6 +160,23 @@ def read_rows(cursor, bytes bound, bint reverse, Py_ssize_t rows, Py_ssize_t siz
     return found, False
 
 
+def next_rows(rows, bytes end, Py_ssize_t count, Py_ssize_t size):
+    """Return rows of an iterator over (key, value), and whether there may be more.
+
+    end: the first key that does not belong to them; None for an open end. count, size: limits of rows and bytes.
+    """
+    cdef list found = []
+    for row in rows:
+        key = <bytes?>(<tuple?>row)[0]
+        if end is not None and compare(<bytes>key, end) >= 0:
+            return found, False
+        found.append(row)
+        size -= PyBytes_GET_SIZE(<bytes>key) + PyBytes_GET_SIZE(<bytes?>(<tuple>row)[1])
+        if len(found) == count or size <= 0:
+            return found, True
+    return found, False
+
+
 cdef int compare(bytes left, bytes right) noexcept:
     """Return a negative number, 0 or a positive one: the order of two byte strings."""
     cdef Py_ssize_t left_size = PyBytes_GET_SIZE(left), right_size = PyBytes_GET_SIZE(right)

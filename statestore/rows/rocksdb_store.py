@@ -29,7 +29,7 @@ from rocksdict import (
 )
 from typing_extensions import override
 
-from penstock.kernel.rows import LatestRows, RowBuffer, read_rows
+from penstock.kernel.rows import LatestRows, RowBuffer, next_rows, read_rows
 from penstock.topology.errors import ProcessorStateError
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, merge
@@ -187,7 +187,12 @@ class RocksDBStore(BytesStore):
         rows = iter(first)
         if more:
             self._cursor = None  # it belongs to the scan now, and sees the rows as they were
-            following = self._following(cursor, end, start, reverse)
+            at = cursor.key()
+            if reverse or at is None:
+                following = self._following(cursor, end, start, reverse)
+            else:  # one call for a row in place of three
+                items = cast("Iterator[Row]", self._db.items(from_key=at))
+                following = self._ascending(cursor, items, end)
             self._scans.add(following)
             rows = chain(first, chain.from_iterable(following))
         return rows
@@ -200,6 +205,20 @@ class RocksDBStore(BytesStore):
         while more:
             rows, more = self._read(cursor, end, start, reverse, SCAN_ROWS, SCAN_BYTES)
             yield rows
+
+    def _ascending(
+        self, cursor: RdictIter, items: Iterator[Row], end: bytes | None
+    ) -> Generator[list[Row], None, None]:
+        """Yield the same rows in ascending order. cursor: as of the same moment as items, which report no errors."""
+        more, last = True, cast("bytes", cursor.key())
+        while more:
+            rows, more = next_rows(items, end, SCAN_ROWS, SCAN_BYTES)
+            last = rows[-1][0] if rows else last
+            yield rows
+        cursor.seek(last)
+        rest, _ = self._read(cursor, end, None, False, 2, NO_LIMIT)  # raises for a damaged block
+        if len(rest) > 1:
+            raise failed_call(self.path, "read", Exception("a scan has ended before its last row"))
 
     def _seek(self, start: bytes | None, end: bytes | None, reverse: bool) -> RdictIter:
         """Return the cursor at the first committed row of a range, from the end if reverse.

@@ -463,3 +463,34 @@ def get_seconds(path: Path, keys: int) -> float:
 def test_a_get_from_a_large_file_does_not_read_all_of_its_filter(tmp_path: Path) -> None:
     """As one block, the filter of a large file did not fit into a shard of the cache: a get cost 23 times as much."""
     assert get_seconds(tmp_path / "large", 600_000) < 8 * get_seconds(tmp_path / "small", 10_000)
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+def test_a_scan_that_meets_a_damaged_block_is_an_error_and_not_a_part(part: float, tmp_path: Path) -> None:
+    store = RocksDBStore(tmp_path / "store")
+    for number in range(20_000):
+        store.put(b"%05d" % number, os.urandom(20))
+    store.commit(1)
+    store.persist()
+    store.close()
+    (file,) = (path for path in (tmp_path / "store").glob("*.sst") if path.stat().st_size > 100_000)
+    with file.open("r+b") as opened:
+        opened.seek(int(file.stat().st_size * part))
+        opened.write(b"damage" * 20)
+    store = RocksDBStore(tmp_path / "store")
+    with pytest.raises(TaskCorruptedError, match=r"(?s)store .* is damaged"):
+        list(store.scan(None, None))
+    store.close()
+
+
+@pytest.mark.parametrize("count", [SCAN_ROWS - 1, SCAN_ROWS, SCAN_ROWS + 1, 5 * SCAN_ROWS])
+def test_scans_of_a_few_chunks_end_with_their_last_row(count: int, tmp_path: Path) -> None:
+    store = RocksDBStore(tmp_path)
+    keys = [b"%04d" % number for number in range(count)]
+    for key in keys:
+        store.put(key, b"")
+    store.commit(1)
+    assert [key for key, _ in store.scan(None, None)] == keys
+    assert [key for key, _ in store.scan(b"0001", keys[-1])] == keys[1:-1]
+    assert [key for key, _ in store.scan(None, b"0070")] == keys[:70]
+    store.close()
