@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import psutil
-from confluent_kafka import Consumer, Producer, TopicCollection
+from confluent_kafka import Consumer, Message, Producer, TopicCollection
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -24,6 +24,7 @@ from penstock import KafkaStreams, TaskId
 from penstock.clients.group.group_description import GroupMemberDescription
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.records import Headers
 from penstock.workers.group.assignment.assignment_info import AssignmentInfo
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests.java.program import Topics, topology
@@ -202,7 +203,13 @@ class Handover:
         begin = START_MS + self.rounds * ORDERS_PER_ROUND * ORDER_INTERVAL_MS
         first = self.rounds * PRODUCTS_PER_ROUND
         for number in range(first, first + PRODUCTS_PER_ROUND):
-            producer.produce(self.topics.products, f"name-{number}", f"product-{number}", timestamp=begin - LATE_MS)
+            producer.produce(
+                self.topics.products,
+                f"name-{number}",
+                f"product-{number}",
+                timestamp=begin - LATE_MS,
+                headers=self._headers("product", number),
+            )
         assert producer.flush(PATIENCE_SECONDS) == 0
         for number in range(PEOPLE if self.topics.people else 0):  # every other one changes between two products
             liked = (number + self.rounds % 2 * (number % 2)) % PRODUCTS_PER_ROUND
@@ -213,8 +220,21 @@ class Handover:
             at = begin + number * ORDER_INTERVAL_MS - (LATE_MS if number % 11 == 5 else 0)
             product = f"product-{number * 31 % (self.rounds * PRODUCTS_PER_ROUND)}"
             customer = f"customer-{number * 17 % CUSTOMERS}"
-            producer.produce(self.topics.orders, product, customer, timestamp=max(at, begin))
+            producer.produce(
+                self.topics.orders,
+                product,
+                customer,
+                timestamp=max(at, begin),
+                headers=self._headers("order", self.rounds * ORDERS_PER_ROUND + number),
+            )
         assert producer.flush(PATIENCE_SECONDS) == 0
+
+    def _headers(self, kind: str, number: int) -> list[tuple[str, str | bytes | None]]:
+        """Return the headers of a record of the input; none without stores that keep them."""
+        if self.config.get("dsl.store.format") != "HEADERS":
+            return []
+        both: list[tuple[str, str | bytes | None]] = [(kind, str(number).encode()), ("null", None)]
+        return both[: 1 + number % 2]
 
     # -- instances
 
@@ -322,6 +342,18 @@ class Handover:
             **{topic: self.changelog(topic) for topic in self.changelogs()},
         }
 
+    def headers(self) -> dict[str, Counter[Any]]:
+        """Return the headers of all records of the results, and of the newest rows of changelogs, with the keys."""
+        found = {}
+        for name in ("final", "joined"):
+            records = read_to_end(self.bootstrap, getattr(self.topics, name))
+            found[name] = Counter((record.key(), headers_of(record)) for record in records)
+        for name in self.changelogs():
+            records = read_to_end(self.bootstrap, f"{self.application_id}-{name}")
+            newest = {record.key(): record for record in records}
+            found[name] = Counter((key, headers_of(row)) for key, row in newest.items() if row.value() is not None)
+        return found
+
     def changelog(self, topic: str) -> dict[bytes | None, Any]:
         table = newest(self.rows(f"{self.application_id}-{topic}"))
         if "FK-JOIN-SUBSCRIPTION-STATE" in topic:
@@ -348,6 +380,11 @@ class Handover:
     def changelog_records(self) -> int:
         """Return the number of records in the changelogs."""
         return sum(len(self.rows(f"{self.application_id}-{name}")) for name in self.changelogs())
+
+
+def headers_of(record: Message) -> tuple[tuple[str, Any], ...]:
+    """Return the headers of a record that was read."""
+    return tuple(cast("Headers", record.headers()) or ())
 
 
 def newest(rows: list[Row]) -> dict[bytes | None, tuple[bytes | None, int]]:

@@ -9,6 +9,7 @@ import pytest
 from tests.java.conftest import MakeHandover
 from tests.java.handover import Java, assert_as_one_uninterrupted_run
 from tests.java.program import topology
+from tests.java.versions import is_since
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -28,6 +29,26 @@ def test_a_java_application_is_taken_over_and_given_back(handover: MakeHandover)
     application.run_java("java")  # from changelogs that both have written
     assert application.internal_topics() == topics, "no internal topic is added or made anew"
     assert_as_one_uninterrupted_run(application, handover("uninterrupted"))
+
+
+@pytest.mark.skipif(not is_since((4, 4)), reason="this version of Kafka Streams has no stores with headers")
+def test_stores_with_headers_and_a_suppression_are_taken_over_and_given_back(handover: MakeHandover) -> None:
+    config = {"dsl_store_format": "HEADERS"}
+    application, reference = handover("moved", **config), handover("uninterrupted", **config)
+    application.run_java("java")
+    topics, records = application.internal_topics(), application.changelog_records()
+    application.run_penstock("penstock", threads=1)
+    assert application.restored == records, "every record of the changelogs that Java wrote, and none twice"
+    application.run_java("java")  # on its own state; the changelogs have more records
+    application.run_penstock("penstock")  # likewise
+    shutil.rmtree(application.directory / "java")
+    application.run_java("java")  # from changelogs that both have written
+    assert application.internal_topics() == topics, "no internal topic is added or made anew"
+    assert_as_one_uninterrupted_run(application, reference)
+    expected, found = reference.headers(), application.headers()
+    with_some = {name for name, rows in expected.items() if any(headers for _, headers in rows)}
+    assert with_some >= {"final", "joined", next(name for name in expected if "SUPPRESS" in name)}
+    assert found == expected
 
 
 def test_both_describe_the_same_topology(handover: MakeHandover, java: Java) -> None:
