@@ -116,6 +116,11 @@ def test_values_may_be_text_or_typed(key: str, given: Any, value: Any) -> None:
         ("bootstrap.servers", "localhost", "host:port"),
         ("bootstrap.servers", "http://localhost:9092", "host:port without http://"),
         ("bootstrap.servers", "a:1, SSL://b:2", "host:port without http://"),
+        ("application.server", "nonsense", "expected text, host:port, protocol://host:port, or nothing"),
+        ("application.server", "host:", "host:port"),
+        ("application.server", ":80", "host:port"),
+        ("application.server", "host:80/", "host:port"),
+        ("application.server", "a:80,b:81", "host:port"),
         ("topology.optimization", "all,none", "a list of optimizations"),
         ("default.key.serde", "strnig", "one of boolean, bytes, float32, float64, int16"),
         ("rack.aware.assignment.tags", "zone", "client.tag.zone"),
@@ -207,3 +212,24 @@ def test_optimizations_have_the_values_of_kafka() -> None:
     assert verify_topology_optimization_configs("all") == all_three
     assert verify_topology_optimization_configs("none") == frozenset()
     assert verify_topology_optimization_configs("merge.repartition.topics") == {"merge.repartition.topics"}
+
+
+@pytest.mark.parametrize("given", ["", "host:80", "http://host:80", "[::1]:80", "a_b:080", "host:99999"])
+def test_an_address_that_kafka_streams_accepts(given: str) -> None:
+    """KIP-1245: checked when the configuration is made, by Kafka's pattern."""
+    assert StreamsConfig({"application.server": given})["application.server"] == given
+
+
+def test_kafkas_settings_of_a_client_need_no_prefix(caplog: pytest.LogCaptureFixture) -> None:
+    config = StreamsConfig(
+        {"fetch.min.bytes": 7, "consumer.fetch.min.bytes": 8, "compression.type": "lz4", "key.serializer": "a.B"}
+    )
+    assert config.with_prefix("consumer.") == {"fetch.min.bytes": 8}
+    assert config.with_prefix("producer.") == {"compression.type": "lz4", "key.serializer": "a.B"}
+    assert config.with_prefix("admin.") == {}
+    assert "key.serializer has no effect: serdes are those of the operators." in caplog.text
+    assert "fetch.min.bytes" not in caplog.text
+
+
+def test_a_java_class_without_effect_is_accepted() -> None:
+    assert StreamsConfig({"default.list.key.serde.type": "java.util.ArrayList"})["default.list.key.serde.type"]

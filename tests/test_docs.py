@@ -27,6 +27,7 @@ import penstock.testing
 from penstock.cli import cli
 from penstock.supervisor.source.config_loader import load_config
 from penstock.testing import wire
+from penstock.topology.config.client_keys import UNPREFIXED
 from penstock.topology.config.config_def import DerivedDefault
 from penstock.topology.config.config_keys import KEYS
 from penstock.topology.declare.options import StreamJoinOptions, TableJoinOptions
@@ -372,11 +373,12 @@ def test_the_table_of_configuration_keys_matches_the_code() -> None:
 @pytest.mark.parametrize("path", [path for path in PAGES if path.name not in HELD_ELSEWHERE], ids=page_id)
 def test_documented_configuration_keys_exist(path: Path) -> None:
     """Every `some.key` or `some.key=value` in prose that looks like a key of Penstock exists."""
+    known = KEYS.keys() | set().union(*UNPREFIXED.values())
     roots = {name.partition(".")[0] for name in KEYS} - {"state", "security", "client", "window"}
     for key in re.findall(r"`([a-z_]+(?:\.[a-z_0-9]+)+)(?:=[^`]*)?`", prose(path.read_text())):
         is_module = key.startswith("penstock.") and importlib.util.find_spec(".".join(key.split(".")[:2])) is not None
         if key.partition(".")[0] in roots and not is_module and not key.endswith((".py", ".toml", ".md")):
-            assert key in KEYS or KEYS.keys() & {key.partition(".")[2]}, f"{path.name}: `{key}`"
+            assert key in known or KEYS.keys() & {key.partition(".")[2]}, f"{path.name}: `{key}`"
 
 
 # -- the architecture

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from penstock.topology.config.client_keys import of_client, renamed
 from penstock.topology.config.config_keys import EXACTLY_ONCE_V2, KEYS
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
@@ -42,15 +43,11 @@ _JAVA_SSL: Mapping[str, tuple[str, Callable[[str], str]]] = {
         lambda value: "" if value == "none" else value,
     ),
 }
+_SECURITY = ("ssl.", "sasl.", "security.")
 _SASL = ("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password")
 #: Common client settings that only librdkafka or the group's member knows.
 _NOT_FOR_SPARK = ("enable.metrics.push", "client.id")
-RENAMED_FOR_LIBRDKAFKA = {
-    "request.timeout.ms": "socket.timeout.ms",
-    "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
-    "receive.buffer.bytes": "socket.receive.buffer.bytes",
-    "send.buffer.bytes": "socket.send.buffer.bytes",
-}
+_RENAMED_FOR_LIBRDKAFKA = {"metadata.max.age.ms": "topic.metadata.refresh.interval.ms"}
 
 
 #: How Spark asks for end offsets until none is before those it has processed (SPARK-26267): Spark's three attempts, a
@@ -122,7 +119,7 @@ def java_settings(config: StreamsConfig) -> dict[str, str]:
 
 def security_of(settings: Mapping[str, object]) -> dict[str, object]:
     """Return the settings of connections' security."""
-    return {name: value for name, value in settings.items() if name.startswith(("ssl.", "sasl.", "security."))}
+    return {name: value for name, value in of_client(settings).items() if name.startswith(_SECURITY)}
 
 
 def _java_sasl(given: Mapping[str, object]) -> dict[str, str]:
@@ -152,8 +149,8 @@ def _read(path: str, key: str) -> str:
 
 def for_librdkafka(settings: Mapping[str, object]) -> dict[str, object]:
     """Return the settings that are given, under librdkafka's names."""
-    given = {name: value for name, value in settings.items() if value not in (None, "")}
-    return {RENAMED_FOR_LIBRDKAFKA.get(name, name): value for name, value in given.items()}
+    given = renamed({name: value for name, value in settings.items() if value not in (None, "")})
+    return {_RENAMED_FOR_LIBRDKAFKA.get(name, name): value for name, value in given.items()}
 
 
 def connection_settings(config: StreamsConfig, *prefixes: str) -> dict[str, Any]:
@@ -166,7 +163,7 @@ def producer_settings(config: StreamsConfig) -> dict[str, Any]:
     """Return librdkafka's settings for the sink's producers: those of the local engine's, with Java's partitioner."""
     given = {
         name: value
-        for name, value in config.with_prefix("producer.").items()
+        for name, value in of_client(config.with_prefix("producer.")).items()
         if not (name in KEYS and KEYS[name].client)
     }
     own = {name: config[name] for name in ("linger.ms", "acks", "enable.idempotence", "delivery.timeout.ms")}

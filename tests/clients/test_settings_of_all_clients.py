@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from penstock.clients.network_settings import FOREVER_MS, NETWORK_FIELDS, NetworkSettings
+from penstock.clients.reading import fetch_settings as fetching
 from penstock.clients.reading.fetch_settings import FetchSettings, fetch_settings
+from penstock.clients.writing import produce_settings as producing
 from penstock.clients.writing.produce_settings import ProduceSettings, produce_settings
+from penstock.topology.config.client_keys import renamed
 from penstock.topology.config.config_keys import KEYS
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
@@ -91,8 +94,36 @@ def test_a_setting_of_all_clients_has_the_same_meaning_for_each(layers: Layers, 
             assert {getattr(found, field) for found in layers(**given).values()} == {meaning}, given
 
 
+def test_kafkas_names_have_their_meaning() -> None:
+    given = {
+        "fetch.max.wait.ms": "7",
+        "max.request.size": 2_000_000,
+        "producer.buffer.memory": 10 * 1024 * 1024,
+        "consumer.interceptor.classes": "org.example.Interceptor",
+        "max.block.ms": 5,
+        "batch.size": 12_345,
+    }
+    supplier = KafkaClientSupplier(
+        StreamsConfig({"application.id": "app", "bootstrap.servers": "localhost:1", **given})
+    )
+    read = fetch_settings(supplier._consumer_settings("c", "consumer.", "main.consumer."))
+    written = produce_settings(supplier._producer_settings("p", None))
+    assert read.max_wait_ms == 7
+    assert (written.max_request_bytes, written.buffer_bytes, written.batch_bytes) == (2_000_000, 10 << 20, 12_345)
+    assert not fetching.unknown_settings(supplier._consumer_settings("c", "consumer."))
+    assert not producing.unknown_settings(supplier._producer_settings("p", None))
+
+
+def test_a_size_that_is_no_number() -> None:
+    supplier = KafkaClientSupplier(
+        StreamsConfig({"application.id": "app", "bootstrap.servers": "localhost:1", "buffer.memory": "32 MB"})
+    )
+    with pytest.raises(ConfigError, match=r"buffer\.memory='32 MB' is not valid: expected a whole number"):
+        supplier.get_producer("p")
+
+
 def test_documented_defaults_are_the_defaults() -> None:
-    shared = {NETWORK_FIELDS[client_supplier._RENAMED.get(name, name)][0]: KEYS[name].default for name in SHARED}
+    shared = {NETWORK_FIELDS[next(iter(renamed({name: 0})))][0]: KEYS[name].default for name in SHARED}
     assert {field: getattr(NetworkSettings(), field) for field in shared} == shared
 
 

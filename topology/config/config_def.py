@@ -114,6 +114,8 @@ class ConfigKey:
         return value
 
     def _convert(self, given: object) -> object:
+        if self.no_effect and self.type is ConfigType.CLASS:
+            return given  # a class of Java
         if self.words and isinstance(given, str):
             return self._word(given.strip(), self.words)
         return _CONVERT[self.type](given)

@@ -1,4 +1,4 @@
-"""The table of configuration keys: Kafka Streams' (4.3, a few of 4.4) with its defaults, and Penstock's own.
+"""The table of configuration keys: Kafka Streams' (4.4) with its defaults, and Penstock's own.
 
 Name, type, default, meaning, valid values. If a default is not Kafka's, its line says so.
 """
@@ -71,6 +71,10 @@ _APPLICATION_ID = matches(
 _SERVERS = matches(
     r"[^\s,/]+:\d+(\s*,\s*[^\s,/]+:\d+)*", "host:port without http:// or the like, with commas between several"
 )
+#: Kafka's Utils.HOST_PORT_PATTERN (KIP-1245).
+_ENDPOINT = matches(
+    r"(?:(?:[0-9a-zA-Z\-%._]*://)?\[?[0-9a-zA-Z\-%._:]+\]?:\d+)?", "host:port, protocol://host:port, or nothing"
+)
 _ANY_OPTIMIZATION = "|".join(OPTIMIZATIONS).replace(".", r"\.")
 _OPTIMIZATION_LIST = matches(
     rf"none|all|({_ANY_OPTIMIZATION})(\s*,\s*({_ANY_OPTIMIZATION}))*", "none, all, or a list of optimizations"
@@ -81,7 +85,7 @@ _RESET = matches(
 _UPGRADES = one_of(
     *(
         f"{major}.{minor}"
-        for major, first, last in ((2, 4, 8), (3, 0, 9), (4, 0, 2))
+        for major, first, last in ((2, 4, 8), (3, 0, 9), (4, 0, 3))
         for minor in range(first, last + 1)
     )
 )
@@ -204,7 +208,8 @@ _TABLE = (
     ConfigKey("rack.aware.assignment.non_overlap_cost", INT, None,
               "Cost of a task that changes its client; none: the assignor's own.", at_least(0)),
     ConfigKey("upgrade.from", STRING, None, "Java version in a rolling upgrade.", _UPGRADES),
-    ConfigKey("application.server", STRING, "", "host:port at which others find this application's state."),
+    ConfigKey("application.server", STRING, "", "host:port at which others find this application's state.",
+              _ENDPOINT),
     ConfigKey("replication.factor", INT, -1, "Of internal topics; -1: the broker's default.", at_least(-1)),
     # -- observation
     ConfigKey("client.id", STRING, "", "Prefix of the clients' ids; empty: <application.id>-<process id>."),
@@ -232,6 +237,9 @@ _TABLE = (
               "What to do when no known broker answers.", words=_words("none", "rebootstrap")),
     ConfigKey("metadata.recovery.rebootstrap.trigger.ms", MS, 300_000,
               "When to start again from bootstrap.servers.", at_least(0)),
+    ConfigKey("metadata.cluster.check.enable", BOOLEAN, True,
+              "Kafka Streams 4.4's check for another cluster's brokers; connections are not checked here.",
+              no_effect=True),
     ConfigKey("receive.buffer.bytes", INT, 32_768, "Socket receive buffer; -1: the system's.", at_least(-1)),
     ConfigKey("send.buffer.bytes", INT, 131_072, "Socket send buffer; -1: the system's.", at_least(-1)),
     ConfigKey("config.providers", LIST, [],

@@ -1,7 +1,7 @@
-"""The configuration: Kafka Streams' keys with its defaults (4.3), and Penstock's own under ``penstock.``.
+"""The configuration: Kafka Streams' keys with its defaults (4.4), and Penstock's own under ``penstock.``.
 
-config_keys.KEYS is the only table of keys. A key that is not in it belongs to a client and has that client's prefix; it
-is passed to the client unchanged.
+config_keys.KEYS is the only table of keys. A key that is not in it belongs to a client, and has that client's prefix
+unless it is one of Kafka's own (client_keys.py); it is passed to the client unchanged.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import ConfigError
+from .client_keys import UNPREFIXED, WITHOUT_EFFECT
 from .config_def import ConfigKey, ConfigType, DerivedDefault
 from .config_keys import EXACTLY_ONCE_V2, KEYS, OPTIMIZATIONS
 
@@ -61,6 +62,10 @@ class StreamsConfig(Mapping[str, Any]):
         for name, source in self._sources.items():
             if source and KEYS[name].no_effect and self._effective[name] != KEYS[name].default:
                 logger.warning("%s has no effect: %s", source, KEYS[name].documentation)
+        for name in self._given:
+            reason = WITHOUT_EFFECT.get(_without_prefix(name))
+            if reason is not None and name not in KEYS:
+                logger.warning("%s has no effect: %s.", name, reason)
 
     @classmethod
     def of(cls, config: StreamsConfig | Mapping[str, object] | None) -> StreamsConfig:
@@ -159,8 +164,15 @@ class StreamsConfig(Mapping[str, Any]):
         return StreamsConfig(self._given | dict(values), self._origins | dict.fromkeys(values, origin))
 
     def with_prefix(self, prefix: str) -> dict[str, Any]:
-        """Return the given settings with a prefix, without the prefix and otherwise unchanged."""
-        return {name.removeprefix(prefix): value for name, value in self._given.items() if name.startswith(prefix)}
+        """Return the given settings with a prefix, without the prefix and otherwise unchanged.
+
+        Those of a client include Kafka's settings of this client that were given without a prefix.
+        """
+        names = UNPREFIXED.get(prefix, frozenset())
+        unprefixed = {name: value for name, value in self._given.items() if name in names}
+        return unprefixed | {
+            name.removeprefix(prefix): value for name, value in self._given.items() if name.startswith(prefix)
+        }
 
     def of_client(self, name: str, *prefixes: str) -> Any:
         """Return the value of a key that all clients share, for the client of these prefixes; the last one wins.
@@ -196,6 +208,8 @@ def check_key(name: str, origin: str = "") -> None:
     """Raise ConfigError, naming the nearest known key, unless name is a known key or has a known prefix."""
     if name in KEYS or any(name.startswith(p) and name != p for p in (*PREFIXES, *COMMON_CLIENT_PREFIXES)):
         return
+    if any(name in names for names in UNPREFIXED.values()):
+        return
     where = f" ({origin})" if origin else ""
     nearest = difflib.get_close_matches(name, [*KEYS, *PREFIXES], n=1, cutoff=0.6)
     if nearest:
@@ -204,6 +218,11 @@ def check_key(name: str, origin: str = "") -> None:
         f"Unknown configuration key {name!r}{where}. `penstock config --all` lists all keys; a setting of a client "
         f"needs a prefix: consumer.{name}, producer.{name} or admin.{name}."
     )
+
+
+def _without_prefix(name: str) -> str:
+    """Return a client's setting without the client's prefix."""
+    return next((name.removeprefix(prefix) for prefix in CLIENT_PREFIXES if name.startswith(prefix)), name)
 
 
 def settings_with_prefix(config: Mapping[str, object], prefix: str) -> dict[str, Any]:

@@ -28,8 +28,8 @@ class HostInfo(NamedTuple):
 
     @classmethod
     def parse(cls, endpoint: str) -> HostInfo:
-        """Return the parts of ``host:port``; raises ValueError."""
-        host, _, port = endpoint.rpartition(":")
+        """Return the parts of ``host:port`` or ``protocol://host:port``; raises ValueError."""
+        host, _, port = endpoint.rpartition("://")[2].rpartition(":")
         return cls(host, int(port))
 
 

@@ -35,6 +35,7 @@ from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.writer import Writer
 from penstock.statestore.directory.state_directory import PROCESS_FILE_NAME
+from penstock.topology.config.client_keys import of_client, renamed
 from penstock.topology.config.config_keys import KEYS
 from penstock.topology.config.streams_config import StreamsConfig
 
@@ -47,13 +48,6 @@ LOG = logging.getLogger(__name__)
 
 #: How long a stream thread waits for committed offsets before it continues with its other work, in ms.
 COMMITTED_WAIT_MS = 500
-#: Kafka's names of settings for which librdkafka has other names.
-_RENAMED: Mapping[str, str] = {
-    "request.timeout.ms": "socket.timeout.ms",
-    "receive.buffer.bytes": "socket.receive.buffer.bytes",
-    "send.buffer.bytes": "socket.send.buffer.bytes",
-}
-
 #: Defaults that a prefixed setting may override.
 _CONSUMER_DEFAULTS: Mapping[str, object] = {
     "check.crcs": True,  # as in Java's consumer; a corrupt record must not get into a store
@@ -258,16 +252,22 @@ class KafkaClientSupplier:
         """Return the settings shared by all clients; also checks TLS and SASL keys with prefixes."""
         shared = self._config.common_client_settings()
         check_security_keys({**shared, **self._given(*prefixes)})
-        settings = {_RENAMED.get(name, name): value for name, value in shared.items() if value not in (None, "")}
-        return {**settings, "client.id": client_id}
+        return {**renamed({n: value for n, value in shared.items() if value not in (None, "")}), "client.id": client_id}
 
     def _given(self, *prefixes: str) -> dict[str, object]:
-        """Return the prefixed settings (the last prefix wins), without keys that StreamsConfig resolves."""
+        """Return a client's settings by librdkafka's names (the last prefix wins), without keys that StreamsConfig
+        resolves, and those without effect.
+        """
         return {
-            _RENAMED.get(name, name): value
+            name: value
             for prefix in prefixes
-            for name, value in self._config.with_prefix(prefix).items()
-            if not (prefix in _RESOLVED and name in KEYS and KEYS[name].client)
+            for name, value in of_client(
+                {
+                    name: value
+                    for name, value in self._config.with_prefix(prefix).items()
+                    if not (prefix in _RESOLVED and name in KEYS and KEYS[name].client)
+                }
+            ).items()
         }
 
 
