@@ -53,12 +53,14 @@ class GroupDescription:
     """A group. state: Kafka's name in capitals. protocol: "classic", "streams", "consumer", or "" without a group.
 
     topics: of a streams group: each sub-topology's "sources", "changelogs" and "repartitions"; else None.
+    assignor: of a streams group: the name of the one that the broker uses (KIP-1357); None before Kafka 4.4.
     """
 
     state: str
     protocol: str = ""
     members: tuple[GroupMemberDescription, ...] = ()
     topics: Mapping[str, Mapping[str, list[str]]] | None = None
+    assignor: str | None = None
 
     @property
     def has_members(self) -> bool:
@@ -114,7 +116,7 @@ def _streams_group(response: SimpleNamespace) -> GroupDescription:
         )
         for member, found in zip(group.members, described, strict=True)
     )
-    return GroupDescription(group.group_state.upper(), "streams", members, _topics(group.topology))
+    return GroupDescription(group.group_state.upper(), "streams", members, _topics(group.topology), group.assignor_name)
 
 
 def _consumer_group(response: SimpleNamespace) -> GroupDescription:

@@ -116,10 +116,11 @@ error_message: string?
 )  # fmt: skip
 
 STREAMS_GROUP_DESCRIBE = SchemaApi(
-    "StreamsGroupDescribe", 89, 0, 0, 0,
+    "StreamsGroupDescribe", 89, 0, 1, 0,
     """
 group_ids: [string]
 include_authorized_operations: bool
+include_topology_description: bool 1+
 """,
     """
 throttle_time_ms: int32
@@ -157,6 +158,22 @@ groups: []
     target_assignment: Assignment
     is_classic: bool
   authorized_operations: int32 = -2147483648
+  topology_description: {}? 1+
+    subtopologies: []
+      subtopology_id: string
+      nodes: [Node]
+    global_stores: []
+      source: Node
+      processor: Node
+  topology_description_status: int8 1+
+  assignor_name: string? 1+
+Node:
+name: string
+node_type: int8
+source_topics: [string]
+sink_topic: string?
+stores: [string]
+successors: [string]
 KeyValue:
 key: string
 value: string

@@ -29,6 +29,7 @@ from penstock.testing import EmbeddedKafka
 from penstock.testing.broker import ApiError, Cluster
 from penstock.testing.broker.quotas import Quotas
 from penstock.testing.wire import Direction, Dribble, Drop, Fail, Reset, Rule
+from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 
@@ -380,6 +381,9 @@ def test_an_application_counts_records(kafka: EmbeddedKafka, guarantee: str, pro
     reader.subscribe(["out"])
     found = read(reader, 30)
     reader.close()
+    with KafkaClientSupplier(streams.config).get_offsets_reader("test", int(PATIENCE_SECONDS * 1000)) as described:
+        group = described.describe()
+    assert (group.protocol, group.assignor) == (protocol, "sticky" if protocol == "streams" else None)
     assert streams.close(timedelta(seconds=PATIENCE_SECONDS))
     last = {message.key(): int.from_bytes(message.value() or b"", "big") for message in found}
     assert last == {b"w0": 10, b"w1": 10, b"w2": 10}

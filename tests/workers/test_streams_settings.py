@@ -24,16 +24,27 @@ REQUIRED = {"application.id": "app", "bootstrap.servers": "broker:9092"}
 
 
 def test_settings_of_the_group_are_logged_with_the_command_that_sets_them(caplog: pytest.LogCaptureFixture) -> None:
-    given = {"num.standby.replicas": 1, "main.consumer.session.timeout.ms": 6000, "max.warmup.replicas": 3}
+    given = {
+        "num.standby.replicas": 1,
+        "main.consumer.session.timeout.ms": 6000,
+        "max.warmup.replicas": 3,
+        "acceptable.recovery.lag": 7,
+        "rack.aware.assignment.tags": "zone,cluster",
+        "client.tag.zone": "a",
+        "client.tag.cluster": "b",
+        "task.assignor.class": "StickyTaskAssignor",
+    }
     with caplog.at_level(logging.WARNING):
         tell_broker_settings(StreamsConfig({**REQUIRED, **given}), LOG)
     (group, unused) = (record.getMessage() for record in caplog.records)
-    assert "have no effect: num.standby.replicas, session.timeout.ms." in group
+    names = "num.standby.replicas, session.timeout.ms, max.warmup.replicas, acceptable.recovery.lag"
+    assert f"have no effect: {names}, rack.aware.assignment.tags." in group
     assert (
         "kafka-configs --bootstrap-server broker:9092 --alter --entity-type groups --entity-name app "
-        "--add-config streams.num.standby.replicas=1,streams.session.timeout.ms=6000" in group
+        "--add-config streams.num.standby.replicas=1,streams.session.timeout.ms=6000,streams.num.warmup.replicas=3,"
+        "streams.acceptable.recovery.lag=7,streams.rack.aware.assignment.tags=[zone,cluster]" in group
     )
-    assert "max.warmup.replicas have no effect" in unused
+    assert "task.assignor.class have no effect. The group's setting streams.assignor.name" in unused
 
 
 def test_defaults_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -37,6 +37,8 @@ def _described(call: Call, group_id: str) -> Response:
         "topology": None if group.topology is None else _topology(group.topology, counts),
         "members": [_member(group, member) for member in group.members.values()],
         "authorized_operations": NOT_ASKED,
+        "topology_description": None,
+        "assignor_name": "sticky",
     }
 
 
