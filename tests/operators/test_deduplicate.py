@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from penstock import Processor, Punctuation, Record, Serdes, StreamsBuilder, StreamsConfig, Topology, TopologyError
 from penstock.pipeline.tasks.spark_task import SparkTask, TaskPlan
 from penstock.testing import TopologyTestDriver
+from penstock.topology.graph.topology_facts import facts_of
+from penstock.topology.graph.topology_plan import Verdict, compare
 from penstock.topology.operators.deduplicate import TimestampAndOffset, TimestampAndOffsetSerde
 from penstock.topology.records import RawRecord
 from tests.goldens.crash import Committed, CrashingDriver
@@ -375,3 +377,24 @@ def test_micro_batches_of_one_record_have_the_same_results(
     assert [
         (one.key and one.key.decode(), None if one.value is None else one.value.decode(), one.timestamp) for one in sent
     ] == model.out
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict"),
+    [
+        ({}, Verdict.SAFE),
+        ({"interval": 7}, Verdict.SAFE),
+        ({"key_serde": "int64"}, Verdict.REFUSE),
+        ({"id_serde": "int64"}, Verdict.REFUSE),
+        ({"store": "other"}, Verdict.REFUSE),
+    ],
+)
+def test_a_plan_compares_the_serdes_of_keys_and_ids(changed: dict[str, Any], verdict: Verdict) -> None:
+    def facts(interval: int = 5, id_serde: str = "string", **options: Any) -> Any:
+        builder = StreamsBuilder()
+        stream = builder.stream("in", value_serde="string")
+        options = {"name": "once", "key_serde": "string", "value_serde": "string", **options}
+        stream.deduplicate_by_key_value(lambda key, value: value, interval, id_serde=id_serde, **options).to("out")
+        return facts_of(builder.build(), StreamsConfig({"application.id": "app", "bootstrap.servers": "host:1"}))
+
+    assert compare(facts(), facts(**changed)).verdict is verdict

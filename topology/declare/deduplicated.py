@@ -52,7 +52,8 @@ def deduplicate(
         )
         builder.add_graph_node(stream.graph_node, repartition)
         parent = AbstractStream(builder, repartition, keys, values, frozenset([repartition.node_name]))
-    rows = StoreBuilder(operator.store_name, StoreKind.KEY_VALUE, Serdes.bytes(), TimestampAndOffsetSerde())
+    serde = TimestampAndOffsetSerde(keys, operator.id_serde)
+    rows = StoreBuilder(operator.store_name, StoreKind.KEY_VALUE, Serdes.bytes(), serde)
     # A record that is older by the interval still has duplicates: it expires a millisecond later.
     index = StoreBuilder(
         operator.store_name + TIME_INDEX_SUFFIX, StoreKind.JOIN_BUFFER, Serdes.bytes(), values, grace_ms=interval_ms + 1

@@ -30,7 +30,14 @@ class TimestampAndOffset(NamedTuple):
 
 
 class TimestampAndOffsetSerde(Serde[TimestampAndOffset]):
-    """8-byte timestamp, 1 with an offset or 0 without, 8-byte offset or 0 (Kafka Streams: class of this name)."""
+    """8-byte timestamp, 1 with an offset or 0 without, 8-byte offset or 0 (Kafka Streams: class of this name).
+
+    keys, ids: the serdes of the row's key, which is in bytes: plan compares them.
+    """
+
+    def __init__(self, keys: Serde[Any] | None = None, ids: Serde[Any] | None = None) -> None:
+        self.keys = keys
+        self.ids = ids
 
     @override
     @refusing("write")
@@ -44,6 +51,9 @@ class TimestampAndOffsetSerde(Serde[TimestampAndOffset]):
             return None
         timestamp, has_offset, offset = _FIELDS.unpack(data)
         return TimestampAndOffset(timestamp, offset if has_offset else None)
+
+    def __repr__(self) -> str:
+        return f"TimestampAndOffsetSerde(keys={self.keys!r}, ids={self.ids!r})"
 
 
 @dataclass(eq=False)

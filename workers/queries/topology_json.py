@@ -8,6 +8,7 @@ import orjson
 
 from penstock.topology.graph.processor_topology import Node, ProcessorTopology, SinkNode, SourceNode
 from penstock.topology.graph.topology import Topology
+from penstock.topology.serdes.serde_facts import serde_name
 
 from ..group.topic_names import TopicNames
 
@@ -54,8 +55,8 @@ def _stores(topology: ProcessorTopology, names: TopicNames) -> list[dict[str, ob
             "name": name,
             "kind": builder.kind.value,
             "backend": builder.backend.value,
-            "key_serde": repr(builder.key_serde),
-            "value_serde": repr(builder.value_serde),
+            "key_serde": serde_name(builder.key_serde),
+            "value_serde": serde_name(builder.value_serde),
             "caching": builder.caching,
             "changelog": names.full(topology.changelog_topics[name]) if name in topology.changelog_topics else None,
             "subtopology": topology.subtopology,
