@@ -126,6 +126,12 @@ def in_range(key: bytes, low: bytes | None, high: bytes | None) -> bool:
     return (low is None or low <= key) and (high is None or key <= high)
 
 
+def end_of_window(builder: StoreBuilder, start: int) -> int:
+    """Return the end of the window of a window store that starts then, in ms."""
+    end_of = builder.window_end
+    return min(start + (builder.window_size_ms or 0), LONG_MAX) if end_of is None else end_of(start)
+
+
 class TaskWindowStore(SegmentedStore):
     """A window store, plain or timestamped. Times are in ms.
 
@@ -268,8 +274,7 @@ class TaskWindowStore(SegmentedStore):
 
     def window_end(self, start: int) -> int:
         """Return the end of the window that starts then."""
-        end_of = self.builder.window_end
-        return min(start + self._size_ms, LONG_MAX) if end_of is None else end_of(start)
+        return end_of_window(self.builder, start)
 
     @override
     def marks(self) -> Marks:

@@ -87,7 +87,6 @@ class Values:
         headers = HeadersFormat(timestamped) if builder.keeps_headers else None
         #: Whether row bytes start with a timestamp, which is the record's timestamp in the changelog.
         self.with_timestamp = timestamped and not builder.plain_values and headers is None
-        self.row_of: Callable[[Message], bytes | None] = timestamped_value if self.with_timestamp else plain_value
         self.exact = serdes.exact_value is not None
         encode, decode = serdes.encode_value, serdes.decode_value
         self.hold_plain: Callable[[Any], object] = (
@@ -101,19 +100,17 @@ class Values:
             )
         held_plain = decode if self.exact else same
         self.encode: Encode = encode
-        self.decode: Decode = decode
+        self.row_of, self.decode = row_reader(builder, decode)
         self.hold, self.read = self.hold_plain, self.read_plain
         self.from_row: Callable[[bytes | None], object] = held_plain
         self.to_row: Callable[[Any], bytes | None] = self.bytes_of
         if headers is not None:
-            self.encode, self.decode = headers.encoder(encode), headers.decoder(decode)
+            self.encode = headers.encoder(encode)
             self.hold, self.read = headers.holder(self.hold_plain), headers.reader(self.read_plain)
             self.from_row, self.to_row = headers.decoder(held_plain, held=True), headers.encoder(self.bytes_of)
-            self.row_of = headers.row_of
         elif timestamped:
             plain = builder.plain_values
             self.encode = _timestamped_encoder(encode, plain)
-            self.decode = timestamped_decoder(decode, plain)
             self.hold, self.read = _timestamped_holder(self.hold_plain), _timestamped_reader(self.read_plain)
             self.from_row = _timestamped_held(held_plain, plain)
             self.to_row = _timestamped_encoder(self.bytes_of, plain)
@@ -133,6 +130,21 @@ class Values:
             else:
                 log = partial(_log_plain, builder, task, evictions or task.output)
             self.log_value, self.log_held = log(encode), log(self.bytes_of)
+
+
+def row_reader(builder: StoreBuilder, decode: Decode) -> tuple[Callable[[Message], bytes | None], Decode]:
+    """Return the functions from a changelog record to row bytes, and from row bytes to the value of a row.
+
+    decode: from bytes to the plain value.
+    """
+    timestamped = builder.kind in TIMESTAMPED
+    if builder.keeps_headers:
+        headers = HeadersFormat(timestamped)
+        return headers.row_of, headers.decoder(decode)
+    if not timestamped:
+        return plain_value, decode
+    row_of = plain_value if builder.plain_values else timestamped_value
+    return row_of, timestamped_decoder(decode, builder.plain_values)
 
 
 def rows_for_nodes(store: StateStore, values: Values) -> TimestampedRows | None:

@@ -29,6 +29,8 @@ IDLE_SECONDS = 10
 #: Seconds until the client must have read a response, but for what is buffered: twice the longest timeout_ms plus the
 #: transfer.
 ANSWER_SECONDS = 120
+#: Seconds until the client must have read a part of a response that has further parts, but for what is buffered.
+PART_SECONDS = 10
 #: Seconds before an idle connection may be closed to make room: the round trip of a distant client. This also limits
 #: how many connections a second a crowd can close.
 GRACE_SECONDS = 0.1
@@ -57,8 +59,17 @@ class Connection(H11Protocol):
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.idle_since = None
         self._end_in(ANSWER_SECONDS)
+
+        async def send_part(message: Any) -> None:
+            has_more = message.get("more_body", False)
+            if has_more:
+                self._end_in(PART_SECONDS)
+            await send(message)
+            if has_more:
+                self._end_in(ANSWER_SECONDS)
+
         try:
-            await self._application(scope, receive, send)
+            await self._application(scope, receive, send_part)
         finally:
             self.idle_since = self.loop.time()
             self._end_in(IDLE_SECONDS)

@@ -31,9 +31,10 @@ from penstock.topology.query.position import Position
 from penstock.workers.control.messages import ReadStore
 
 from ..logs.log_floods import bounded_logger
+from ..queries.store_changes import Subscribe
 from ..queries.store_routing import Found, QueryError, position_json
-from . import arrow, host_watch, prometheus
-from .forwarding import ARROW, FORWARDED
+from . import arrow, host_watch, prometheus, subscriptions
+from .forwarding import ARROW, CHANGES, FORWARDED
 from .security import HEALTH_PATHS, Gate, HttpAddress
 from .view import HttpView
 
@@ -73,6 +74,8 @@ _NAMES = (
     "everywhere",
     "isolation",
     "at_least",
+    "changelog",
+    "after",
 )
 #: One offset of at_least=: topic-partition:offset.
 _BOUND = re.compile(r"(.+)-(\d{1,10}):(\d{1,19})", re.ASCII)
@@ -97,6 +100,7 @@ def http_app(view: HttpView, address: HttpAddress, stopping: asyncio.Event) -> S
         route("/stores", lambda view, _: answer(view.stores())),
         Route("/sql", _sql(view), methods=["POST"]),
         route("/stores/{name}", _store),
+        Route(f"/stores/{{name}}/{CHANGES}", subscriptions.endpoint(view.changes, stopping, _subscribe, _error)),
         route("/stores/{name}/{key:path}", _store),
         route("/dashboard.json", lambda view, _: answer(view.dashboard())),
         route("/pause", lambda view, _: answer(view.administration.pause()), "POST"),
@@ -259,6 +263,10 @@ def _rows_json(found: Found, limit: int, ordered: bool) -> bytes:
         "lag": found.lag,
         "position": position_json(found.position),
     }
+    if found.changelog:
+        value["changelog"] = {str(partition): offset for partition, offset in found.changelog.items()}
+    if found.after is not None:
+        value["after"] = found.after
     if ordered:
         value["ordered_rows"] = [[_base64(row.order), orjson.Fragment(row.json)] for row in rows]
     else:
@@ -311,8 +319,7 @@ def _not_text(text: str) -> QueryError:
 
 def store_parameters(store: str, key: str | None, given: Sequence[tuple[str, str]]) -> StoreParameters:
     """Return the read that a URL requests. given: names and values of its query. Raises QueryError."""
-    _check_names([name for name, _ in given], key is not None)
-    query = dict(given)
+    query = _checked(given, [name for name in _NAMES if key is None or name not in ("from", "to", "prefix")])
     request = ReadStore(
         0,
         store,
@@ -327,10 +334,18 @@ def store_parameters(store: str, key: str | None, given: Sequence[tuple[str, str
         _number(query, "partition", None, 0, (1 << 31) - 1),
         _number(query, "max_lag", None, 0, _LAST),
         _boolean(query, "everywhere"),
+        after=query.get("after"),
         isolation=_isolation(query),
         at_least=_bound(query),
+        changelog=_boolean(query, "changelog"),
     )
     timeout_ms = _number(query, "timeout_ms", TIMEOUT_MS, 1, TIMEOUT_MAX_MS) or TIMEOUT_MS
+    if request.changelog and request.isolation is not IsolationLevel.READ_COMMITTED:
+        raise _bad("changelog=true is for rows of a commit: add isolation=read_committed.")
+    if request.after is not None and (request.partition is None or key is not None):
+        raise _bad("after= is for the pages of one partition: add partition=, and leave out the key.")
+    if re.fullmatch("[0-9a-f]*", request.after or "") is None:
+        raise _bad(f"after={request.after!r} must be the after of the previous page's response.")
     if request.everywhere and key is None:
         raise _bad("everywhere= is for a key; a range is read everywhere anyway.")
     if request.prefix is not None and (request.key_from is not None or request.key_to is not None):
@@ -370,13 +385,25 @@ def arrow_parameters(store: str, given: Sequence[tuple[str, str]]) -> ArrowParam
     return ArrowParameters(read.request, read.timeout, read.local, columns, schema, "limit" in query)
 
 
-def _check_names(names: Collection[str], one_key: bool) -> None:
-    known = [name for name in _NAMES if not (one_key and name in ("from", "to", "prefix"))]
-    for name in names:
+def _subscribe(request: Request) -> Subscribe:
+    """Return the subscription that a request asks for; a browser that connects again sends Last-Event-ID."""
+    query = _checked(decoded_query(request.scope), ("key", "prefix", "partition", "from"))
+    start = request.headers.get("last-event-id") or query.get("from")
+    if "key" in query and "prefix" in query:
+        raise _bad("key= is one key and prefix= many: leave out one of them.")
+    partition = _number(query, "partition", None, 0, (1 << 31) - 1)
+    return Subscribe(decoded(request.path_params["name"]), query.get("key"), query.get("prefix"), partition, start)
+
+
+def _checked(given: Sequence[tuple[str, str]], known: Collection[str]) -> dict[str, str]:
+    """Return the parameters of a query by name. Raises QueryError for an unknown or repeated one."""
+    for name, _ in given:
         if name not in known:
             raise _bad(f"There is no parameter {name!r} here; there are {', '.join(known)}.")
-    if len(set(names)) < len(names):
+    query = dict(given)
+    if len(query) < len(given):
         raise _bad("A parameter is given twice.")
+    return query
 
 
 def _number(query: Mapping[str, str], name: str, default: int | None, lowest: int, highest: int) -> int | None:

@@ -27,7 +27,9 @@ FORWARDED = "X-Penstock-Forwarded"
 ARROW = "application/vnd.apache.arrow.stream"
 #: Maximum size of another host's response.
 ANSWER_BYTES_MAX = 64 << 20
-_SAME = ("limit", "partition", "max_lag", "time_from", "time_to", "prefix")
+_SAME = ("limit", "partition", "max_lag", "time_from", "time_to", "prefix", "after")
+#: The last part of the path of a subscription; a key of this name is written with percent encoding.
+CHANGES = "changes"
 
 
 def host_headers(token: str | None) -> dict[str, str]:
@@ -54,7 +56,16 @@ class HttpHosts(RemoteHosts):
         if status != http.client.OK:
             raise refusal(host, status, answer)
         rows = [Row(base64.b64decode(order), orjson.dumps(row)) for order, row in answer["ordered_rows"]]
-        return Found(rows, answer["tasks"], answer["lag"], answer["complete"], position=_position(answer))
+        changelog = {int(partition): at for partition, at in answer.get("changelog", {}).items()}
+        return Found(
+            rows,
+            answer["tasks"],
+            answer["lag"],
+            answer["complete"],
+            after=answer.get("after"),
+            position=_position(answer),
+            changelog=changelog,
+        )
 
     @override
     def columns(self, host: HostInfo, store: str, timeout: float) -> Table:
@@ -157,7 +168,9 @@ def path_of(request: ReadStore) -> str:
     )
     if request.columns is not None:
         names |= {"limit": None, "schema": base64.urlsafe_b64encode(request.columns).decode()}
-    names |= {name: "true" for name in ("reverse", "everywhere") if getattr(request, name)}
+    names |= {name: "true" for name in ("reverse", "everywhere", "changelog") if getattr(request, name)}
     query = urlencode({name: value for name, value in names.items() if value is not None})
     key = "" if request.key is None else f"/{quote(request.key, safe='')}"
+    if request.key == CHANGES:
+        key = f"/%{ord(CHANGES[0]):x}{CHANGES[1:]}"
     return f"/stores/{quote(request.store, safe='')}{key}?{query}"

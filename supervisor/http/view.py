@@ -19,6 +19,7 @@ from ..control.administration import Administration
 from ..control.status_json import TaskOfThreadJson
 from ..queries.metric import metrics
 from ..queries.queries import Answers
+from ..queries.store_changes import StoreChanges
 from ..queries.store_routing import RETRY_SECONDS, QueryError, RemoteHosts, StoreQueries
 from ..queries.store_scans import StoreScans
 from ..sql.sql_queries import SqlQueries
@@ -44,6 +45,7 @@ class HttpView:
         self.queries = StoreQueries(supervisor, config["application.server"], remote)
         self.scans = StoreScans(supervisor, self.queries)
         self.sql = SqlQueries(self.scans, config)
+        self.changes = StoreChanges(supervisor, self.queries, config)
         self._supervisor = supervisor
         self._config = config
         self._topology: dict[str, object] | None = None

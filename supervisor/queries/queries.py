@@ -20,13 +20,14 @@ class Answers:
     """The responses to one query. results grows as they arrive; done is set when all have responded or ended.
 
     enough(result): True for a response that ends the wait for others. has_gaps: whether a stream thread that has tasks,
-    or whose tasks no other one has yet, cannot respond.
+    or whose tasks no other one has yet, cannot respond. of_any: ask only one stream thread, each time another one.
     """
 
     enough: Callable[[CommandResult], bool] = lambda _: False
     results: list[CommandResult] = field(default_factory=list)
     has_gaps: bool = False
     done: Future[list[CommandResult]] = field(default_factory=Future)
+    of_any: bool = False
 
 
 @dataclass(slots=True)
@@ -52,7 +53,13 @@ class Queries:
         """Send a query to all; see Answers."""
         self._next_id += 1
         command = question(self._next_id)
-        asked = {worker.spec.slot for worker in workers if worker.send(command)}
+        if answers.of_any:
+            first = self._next_id % max(len(workers), 1)
+            workers = [*workers][first:] + [*workers][:first]
+            reached = next((worker for worker in workers if worker.send(command)), None)
+            asked = set() if reached is None else {reached.spec.slot}
+        else:
+            asked = {worker.spec.slot for worker in workers if worker.send(command)}
         answers.has_gaps |= self.tasks_are_left or len(asked) < len(workers)
         self._pending[self._next_id] = _Pending(answers, asked)
         self._settle(self._next_id)

@@ -74,7 +74,8 @@ class Found:
 
     tasks: the owners of the rows; complete: whether these are all tasks with a part of the store. after: the start of
     the next page, whose rows are in the store's order. position: of the rows in the input; None if a task does not
-    know. scans: of a request for columns, which returns no rows.
+    know. scans: of a request for columns, which returns no rows. changelog: by partition, the offset in the changelog
+    that the rows are as of; if requested.
     """
 
     rows: list[Row]
@@ -84,6 +85,7 @@ class Found:
     after: str | None = None
     position: Position | None = None
     scans: Scans = field(default_factory=Scans)
+    changelog: Mapping[int, int] = field(default_factory=dict)
 
 
 class RemoteHosts(Protocol):
@@ -179,8 +181,15 @@ class StoreQueries:
         if good:
             best = good[0]
             rows = _ordered(request, best.rows)
-            scans = Scans([best.reader] if best.tasks else [])
-            return Found(rows, list(best.tasks), best.lag, after=best.after, position=best.position, scans=scans)
+            return Found(
+                rows,
+                list(best.tasks),
+                best.lag,
+                after=best.after,
+                position=best.position,
+                scans=Scans([best.reader] if best.tasks else []),
+                changelog=best.changelog,
+            )
         _check_bound(answers)
         waiting = next((answer for answer in answers if answer.reply is Reply.NOT_YET), None)
         hosts = [] if local else self._hosts_of(answers[0], request)

@@ -15,7 +15,7 @@ from penstock.topology.errors import EventLoopError, StreamsError
 from penstock.topology.query.isolation_level import IsolationLevel
 from penstock.topology.query.position import Position, merged
 from penstock.topology.query.state_query_request import StateQueryRequest
-from penstock.topology.records import TopicPartition
+from penstock.topology.records import RawRecord, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +134,8 @@ class ReadStore:
 
     columns: a schema of Arrow, as bytes. With it no rows are returned: a scan is opened, which ReadScan reads; scan is
     its number. It reads a range of all tasks, without limit, reverse, max_lag, everywhere and after.
+
+    changelog: the answer needs the offset in the changelog that the rows are as of; only with READ_COMMITTED.
     """
 
     id: int
@@ -154,6 +156,7 @@ class ReadStore:
     at_least: Position = field(default_factory=Position)
     columns: bytes | None = None
     scan: int = 0
+    changelog: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,31 @@ class EndScan:
 
     id: int
     scan: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeChangelog:
+    """Command: describe the changelog of a store, and what a subscriber of its changes requests.
+
+    key, prefix, partition: as in ReadStore. rows: whether the store's rows will be read first. The answer is a
+    CommandResult with a ChangelogView, or an error: see changelog_rows.py.
+    """
+
+    id: int
+    store: str
+    key: str | None = None
+    prefix: str | None = None
+    partition: int | None = None
+    rows: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ShowChanges:
+    """Command: return records of a store's changelog as rows of JSON, in a CommandResult: see changelog_rows.py."""
+
+    id: int
+    store: str
+    records: tuple[RawRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +263,8 @@ Command = (
     | DescribeColumns
     | ReadScan
     | EndScan
+    | DescribeChangelog
+    | ShowChanges
     | AnswerRequest
     | TakeSnapshot
     | AskClientInstanceIds

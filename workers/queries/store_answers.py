@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -42,7 +43,8 @@ class StoreRead:
 
     partitions: how many tasks have a part of the store, on all hosts; 0 if not requested. restore_remaining: in
     records. eta_seconds: None if unknown. position: of the rows in the input; None if a task does not know. reader: the
-    process that has opened the scan of a request for columns.
+    process that has opened the scan of a request for columns. changelog: by partition, the offset in the changelog that
+    the rows are as of, the next to read; if requested.
     """
 
     reply: Reply
@@ -58,6 +60,7 @@ class StoreRead:
     after: str | None = None
     position: Position | None = None
     reader: int = 0
+    changelog: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +82,20 @@ class ScanRead:
 
     batches: tuple[bytes, ...]
     has_more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogView:
+    """A store's changelog, for those who read its changes.
+
+    topic: its full name. partitions: their number. suffix: the number of bytes after the serialized key in the keys of
+    its records. key, prefix: the requested key, and the beginning of the requested keys, serialized; None for all.
+    has_pages: whether the requested rows of a partition can be read page by page.
+    """
+
+    topic: str
+    partitions: int
+    suffix: int
+    key: bytes | None
+    prefix: bytes | None
+    has_pages: bool

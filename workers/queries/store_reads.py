@@ -30,7 +30,7 @@ from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.query.isolation_level import IsolationLevel
 from penstock.topology.query.position import Position, merged
 from penstock.topology.records import TaskId
-from penstock.topology.serdes.serdes import as_serde
+from penstock.topology.serdes.serdes import Serdes, as_serde
 
 from ..control.messages import ReadStore
 from ..group.source_topics import BuiltTopologies
@@ -42,7 +42,7 @@ from ..tasks.task import Task
 from ..tasks.task_manager import TaskManager
 from ..tasks.task_state import TaskState
 from .store_answers import ColumnsRead, Reply, Row, StoreRead
-from .store_scans import OpenScans, ScansFullError, columns_read, prefix_bytes
+from .store_scans import OpenScans, ScansFullError, columns_read
 
 #: Stands for the id of a task in answers about a global store.
 GLOBAL = "global"
@@ -215,6 +215,7 @@ class StoreReader:
             after=answers[0].after,
             position=merged(answer.position for answer in answers),
             reader=os.getpid(),
+            changelog={partition: at for answer in answers for partition, at in answer.changelog.items()},
         )
 
     def _read_task(self, request: ReadStore, task: Task) -> StoreRead:
@@ -241,9 +242,18 @@ class StoreReader:
             return StoreRead(Reply.BEHIND, detail, tasks=(name,), position=position)
         store = task.state_manager.stores[request.store]
         shown = self.isolated(store, request.isolation)
+        changelog = {}
+        if request.changelog:
+            offset = task.changelog_offset(request.store)
+            if offset is None:
+                detail = f"The end of the changelog as of the last commit of task {name} is not known yet."
+                return StoreRead(Reply.BEHIND, detail, tasks=(name,), position=position)
+            changelog = {task.task_id.partition: offset}
         rows = self._rows(request, store, shown, name)
         after = page_after(request, shown, rows)
-        return StoreRead(Reply.OK, rows=rows, tasks=(name,), lag=lag, after=after, position=position)
+        return StoreRead(
+            Reply.OK, rows=rows, tasks=(name,), lag=lag, after=after, position=position, changelog=changelog
+        )
 
     def _not_yet(self, task: Task) -> StoreRead:
         reader = self.changelog_reader
@@ -295,7 +305,8 @@ def page_after(request: ReadStore, store: StateStore, rows: tuple[Row, ...]) -> 
     return str(int(request.after or 0) + request.limit) if windowed else rows[request.limit - 1].order.hex()
 
 
-def _key(text: str, builder: StoreBuilder) -> Any:
+def key_of(text: str, builder: StoreBuilder) -> Any:
+    """Return the key that a text spells. Raises BadKeyError."""
     return read_key(text, builder.key_serde, builder.name)
 
 
@@ -305,7 +316,7 @@ def _order(builder: StoreBuilder) -> Callable[[Any], bytes]:
 
 
 def _bounds(request: ReadStore, builder: StoreBuilder) -> tuple[object, object]:
-    low, high = (None if text is None else _key(text, builder) for text in (request.key_from, request.key_to))
+    low, high = (None if text is None else key_of(text, builder) for text in (request.key_from, request.key_to))
     serde = as_serde(builder.key_serde)
     if request.after and not builder.windowed and serde is not None:
         low = serde.deserialize("", bytes.fromhex(request.after))
@@ -318,16 +329,24 @@ def _key_value_rows(request: ReadStore, store: TaskKeyValueStore | VersionedStor
         names = "time_from= is" if versioned else "time_from= and time_to= are"
         raise BadKeyError(f"{names} for window and session stores, and {builder.name} is a {builder.kind.value} store.")
     if request.key is not None and isinstance(store, VersionedStore) and request.time_to is not None:
-        key = _key(request.key, builder)
+        key = key_of(request.key, builder)
         value = store.get(key, request.time_to)
         return iter(()) if value is None else iter([(key, value)])
     if request.key is not None:
-        return rows_of_key(store, _key(request.key, builder))
+        return rows_of_key(store, key_of(request.key, builder))
     if isinstance(store, VersionedStore):
         raise BadKeyError(f"The versioned store {builder.name} can only be read key by key.")
     if request.prefix is not None:
-        return iter(store.prefix_scan(prefix_bytes(request.prefix, builder)) if request.prefix else store.all())
+        return iter(store.prefix_scan(prefix_of(request.prefix, builder)) if request.prefix else store.all())
     return iter((store.reverse_range if request.reverse else store.range)(*_bounds(request, builder)))
+
+
+def prefix_of(text: str, builder: StoreBuilder) -> bytes:
+    """Return the beginning of serialized keys that a text spells. Raises BadKeyError."""
+    if as_serde(builder.key_serde) is not Serdes.bytes():
+        return text.encode()
+    prefix: bytes = key_of(text, builder)
+    return prefix
 
 
 def _window_rows(request: ReadStore, store: TaskWindowStore | TaskSessionStore, builder: StoreBuilder) -> _Found:
@@ -336,7 +355,7 @@ def _window_rows(request: ReadStore, store: TaskWindowStore | TaskSessionStore, 
     first = 0 if request.time_from is None else request.time_from
     last = LONG_MAX if request.time_to is None else request.time_to
     if request.key is not None:
-        return rows_of_key(store, _key(request.key, builder), first, last, reverse=request.reverse)
+        return rows_of_key(store, key_of(request.key, builder), first, last, reverse=request.reverse)
     fetch_keys = store.backward_fetch_keys if request.reverse else store.fetch_keys
     return islice(fetch_keys(*_bounds(request, builder), first, last), int(request.after or 0), None)
 

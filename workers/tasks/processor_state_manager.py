@@ -32,6 +32,8 @@ PERSIST_RECORDS = 10_000
 PERSIST_INTERVAL_MS = 10_000
 #: The ends of changelogs are stored as often as stores are persisted; more often would not help.
 CHECKPOINT_INTERVAL_MS = PERSIST_INTERVAL_MS
+#: How long all commits store the ends of changelogs after a reader has asked for one, in ms: it asks for each page.
+WANTED_MS = 5_000
 
 #: Makes a store from its StoreBuilder, the task's directory, and the recycled store or None.
 Build = Callable[[StoreBuilder, Path, StateStore | None], StateStore]
@@ -94,6 +96,9 @@ class ProcessorStateManager:
         #: Whether there were commits without changelog offsets, and the time of the last one with them.
         self._owes_checkpoint = False
         self._last_checkpoint_ms: int | None = None
+        #: Stores whose committed rows are newer than their stored offset, and until when commits must store offsets.
+        self._ahead: set[str] = set()
+        self._wanted_until_ms: int | None = None
         self._log = log
 
     def recycle(self) -> RecycledStores:
@@ -170,6 +175,7 @@ class ProcessorStateManager:
         store = self.stores[name]
         try:
             store.restore(messages, next_offset)
+            self._ahead.discard(name)
             self._note_offset(partition, store, next_offset)
             self._unpersisted += len(messages)
         except StreamsError as error:
@@ -216,7 +222,9 @@ class ProcessorStateManager:
         The first one should: without an offset a store is restored from the beginning.
         """
         last_ms = self._last_checkpoint_ms
-        return bool(self.written_changelogs) and (last_ms is None or now_ms - last_ms >= CHECKPOINT_INTERVAL_MS)
+        is_wanted = self._wanted_until_ms is not None and now_ms < self._wanted_until_ms
+        due = is_wanted or last_ms is None or now_ms - last_ms >= CHECKPOINT_INTERVAL_MS
+        return bool(self.written_changelogs) and due
 
     def checkpoint_needed(self, now_ms: int, enforced: bool) -> bool:
         """Whether a commit is needed without any work: earlier commits stored no offsets, and they are due.
@@ -243,6 +251,7 @@ class ProcessorStateManager:
                         written.append(name)
                     continue
                 store.commit(offset)
+                (self._ahead.add if offset is None else self._ahead.discard)(name)
                 written.append(name)
         for partition, offset in offsets.items():
             self._unpersisted += offset - self._committed.get(partition, offset)
@@ -285,6 +294,20 @@ class ProcessorStateManager:
     def persist_soon(self) -> None:
         """Persist without waiting for the interval: a restore has ended."""
         self._last_persist_ms = None
+
+    def offset_of_rows(self, name: str, now_ms: int) -> int | None:
+        """Return the changelog offset that a store's rows of the last commit are as of, the next to read.
+
+        None if they are newer than the stored offset: the next commits store offsets then. Also None if nothing is
+        written to a changelog of the store.
+        """
+        partition = next((p for p in self.written_changelogs if self.changelogs[p] == name), None)
+        if partition is None:
+            return None
+        offset = None if name in self._ahead else self.changelog_offsets()[partition]
+        self._wanted_until_ms = now_ms + WANTED_MS  # for the next page, too
+        self._owes_checkpoint |= offset is None
+        return offset
 
     def persist_if_due(self, now_ms: int) -> bool:
         """Start to persist in the background if the limits of records and time are reached. Returns whether it did.

@@ -521,6 +521,15 @@ class StreamTask(Task):
             return self._stored.get(store)
         return Position.before(self._next_offsets())
 
+    @override
+    def changelog_offset(self, store: str) -> int | None:
+        if self.state is not TaskState.RUNNING:
+            return None
+        offset = self.state_manager.offset_of_rows(store, self.environment.time.now_ms)
+        if offset is None:
+            self.request_commit()
+        return offset
+
     def source_changelog_offsets(self) -> dict[TopicPartition, int]:
         """Return the positions of input partitions that serve as changelogs."""
         return {p: offset for p, offset in self._next_offsets().items() if p in self.state_manager.source_changelogs}

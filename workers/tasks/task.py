@@ -148,6 +148,14 @@ class Task(TaskContext, ABC):
         """
         return None
 
+    def changelog_offset(self, store: str) -> int | None:
+        """Return the offset in its changelog that a store's rows of the last commit are as of, the next to read.
+
+        None if the task does not know it yet, or the store has no changelog; a running task then commits soon, so that
+        it does.
+        """
+        return None
+
     @abstractmethod
     def initialize_topology(self) -> None:
         """Change from RESTORING to RUNNING."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -25,6 +25,7 @@ from ..control.messages import (
     AskClientInstanceIds,
     Command,
     CommandResult,
+    DescribeChangelog,
     DescribeColumns,
     DescribeTopology,
     EndScan,
@@ -35,6 +36,7 @@ from ..control.messages import (
     ReadStore,
     ReleaseHost,
     Resume,
+    ShowChanges,
     Shutdown,
     ShutDownApplication,
     TakeSnapshot,
@@ -44,6 +46,7 @@ from ..control.messages import (
 from ..control.stream_thread_state import StreamThreadState
 from ..group.source_topics import BuiltTopologies
 from ..group.topic_names import TopicNames
+from ..queries.changelog_rows import changelog_view, rows_of_changes
 from ..queries.state_query_answers import answer_request
 from ..queries.store_reads import GLOBAL, StoreReader
 from ..queries.topology_json import topology_json
@@ -124,6 +127,12 @@ class ThreadCommands:
             case EndScan():
                 self._answers.reader.scans.end(command.scan)
                 self._control.report(CommandResult(command.id))
+            case DescribeChangelog():
+                found = answered(command.id, lambda: changelog_view(command, self._answers.reader))
+                self._control.report(found)
+            case ShowChanges():
+                found = answered(command.id, lambda: rows_of_changes(command, self._answers.reader))
+                self._control.report(found)
             case AnswerRequest():
                 self._control.report(answer_query(command, self._answers.reader))
             case TakeSnapshot():
@@ -154,11 +163,16 @@ def answer(query: Query, reader: StoreReader, is_settled: bool = True) -> Comman
 
 
 def answer_query(command: AnswerRequest, reader: StoreReader) -> CommandResult:
-    """Return the answers of the tasks here; see state_query_answers.py. Failures are those of the request itself."""
+    """Return the answers of the tasks here; see state_query_answers.py."""
+    return answered(command.id, lambda: answer_request(command.request, reader))
+
+
+def answered(command_id: int, answer: Callable[[], object]) -> CommandResult:
+    """Return the result of a function, or its StreamsError, which is that of the request itself."""
     try:
-        return CommandResult(command.id, answer_request(command.request, reader))
+        return CommandResult(command_id, answer())
     except StreamsError as error:
-        return CommandResult(command.id, error=str(error), kind=type(error))
+        return CommandResult(command_id, error=str(error), kind=type(error))
 
 
 def answer_scan(command: DescribeColumns | ReadScan, reader: StoreReader) -> CommandResult:
