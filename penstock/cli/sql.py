@@ -40,9 +40,9 @@ TIMEOUT_SECONDS = 30.0
 @configuration
 @as_json
 def sql(query: str, isolation: str | None, timeout: float, settings: Settings, json_output: bool) -> None:
-    """Run a SELECT over the state stores, with those of the application's other hosts.
+    """Run a SELECT over the state stores of a running application.
 
-    Each store is a table. A name with a hyphen needs double quotes.
+    The rows of all its hosts are read. Each store is a table. A name with a hyphen needs double quotes.
     """
     arguments = {"query": query, "isolation": isolation, "timeout": timeout}
     with application(settings) as running:
