@@ -14,6 +14,7 @@ from penstock import CountWindows, Materialized, Serdes, Stores, StreamsBuilder,
 from penstock.testing import TopologyTestDriver
 from penstock.topology.errors import TopologyError
 from penstock.topology.serdes.count_windows_serde import CountWindow
+from tests.examples import one_of
 from tests.goldens.crash import Committed, CrashingDriver
 
 NUMBERS: Any = {"key_serde": Serdes.string(), "value_serde": Serdes.int64()}
@@ -142,7 +143,7 @@ STEPS = st.one_of(
 )
 
 
-@pytest.mark.parametrize("cache_bytes", CACHES)
+@pytest.mark.parametrize("cache_bytes", one_of(3, CACHES))
 @given(st.lists(STEPS, min_size=10, max_size=40), WINDOWS, st.booleans())
 def test_full_windows_beside_a_model(cache_bytes: int, steps: list[Any], windows: CountWindows, compacts: bool) -> None:
     topology, config = collected(windows), {"statestore.cache.max.bytes": cache_bytes}

@@ -180,6 +180,7 @@ def a_reader_that_leaves_or_never_reads(streams: KafkaStreams) -> None:
     assert read_store(streams, "counts").num_rows == KEYS
 
 
+@pytest.mark.slow
 def test_every_kind_of_store_as_of_a_commit_and_as_of_now(
     bootstrap_servers: str, application_id: str, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
