@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -45,10 +48,20 @@ def test_stores_with_headers_and_a_suppression_are_taken_over_and_given_back(han
     application.run_java("java")  # from changelogs that both have written
     assert application.internal_topics() == topics, "no internal topic is added or made anew"
     assert_as_one_uninterrupted_run(application, reference)
-    expected, found = reference.headers(), application.headers()
+    expected, found = map(without_window_starts, (reference.headers(), application.headers()))
     with_some = {name for name, rows in expected.items() if any(headers for _, headers in rows)}
     assert with_some >= {"final", "joined", next(name for name in expected if "SUPPRESS" in name)}
     assert found == expected
+
+
+def without_window_starts(headers: Mapping[str, Counter[Any]]) -> dict[str, Counter[Any]]:
+    """Return the headers with suppressed rows by key alone: their windows depend on when the last record is written."""
+    found = {}
+    for name, rows in headers.items():
+        found[name] = Counter[Any]()
+        for (key, pairs), count in rows.items():
+            found[name][key[:-8] if "SUPPRESS" in name else key, pairs] += count
+    return found
 
 
 def test_both_describe_the_same_topology(handover: MakeHandover, java: Java) -> None:
