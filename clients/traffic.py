@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,12 +49,13 @@ class ConnectionTraffic:
         self.operations += 1
 
     def add(self, other: ConnectionTraffic) -> None:
-        """Add the numbers of another connection."""
+        """Add the numbers of another connection; of the largest requests, the larger one remains."""
         self.requests += other.requests
         self.responses += other.responses
         self.bytes_out += other.bytes_out
         self.bytes_in += other.bytes_in
         self.operations += other.operations
+        self.largest_request = max(self.largest_request, other.largest_request)
 
     def requested(self, size: int) -> None:
         """Count a request."""
@@ -68,31 +70,39 @@ class Connections:
         self.created = self.authenticated = self.failed_authentications = 0
         self._open: list[tuple[socket.socket, ConnectionTraffic]] = []
         self._before = ConnectionTraffic()  # the sum of the closed ones
+        self._lock = threading.Lock()
 
     def add(self, opened: socket.socket) -> ConnectionTraffic:
         """Return the numbers of a new connection, which is closed when its socket is."""
         traffic = ConnectionTraffic()
-        self._open.append((opened, traffic))
-        self.created += 1
+        with self._lock:
+            self._forget_closed()  # nothing looks at some clients
+            self._open.append((opened, traffic))
+            self.created += 1
         return traffic
+
+    def _forget_closed(self) -> None:
+        kept = []
+        for opened, traffic in self._open:
+            if opened.fileno() < 0:
+                self._before.add(traffic)
+            else:
+                kept.append((opened, traffic))
+        self._open = kept
 
     def look(self) -> Traffic:
         """Return the numbers of all connections."""
-        largest = 0
-        for connection in list(self._open):
-            opened, traffic = connection
-            largest = max(largest, traffic.largest_request)
-            traffic.largest_request = 0
-            if opened.fileno() < 0:
-                self._open.remove(connection)
-                self._before.add(traffic)
         total = ConnectionTraffic()
-        for traffic in (self._before, *(traffic for _, traffic in self._open)):
-            total.add(traffic)
+        with self._lock:
+            self._forget_closed()
+            for traffic in (self._before, *(traffic for _, traffic in self._open)):
+                total.add(traffic)
+                traffic.largest_request = 0
+            connections, created = len(self._open), self.created
         return Traffic(
-            connections=len(self._open),
-            created=self.created,
-            closed=self.created - len(self._open),
+            connections=connections,
+            created=created,
+            closed=created - connections,
             authenticated=self.authenticated,
             failed_authentications=self.failed_authentications,
             requests=total.requests,
@@ -100,5 +110,5 @@ class Connections:
             bytes_out=total.bytes_out,
             bytes_in=total.bytes_in,
             operations=total.operations,
-            largest_request=largest,
+            largest_request=total.largest_request,
         )

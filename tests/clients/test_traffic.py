@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import weakref
 from contextlib import closing
 
 from penstock.clients.connection.broker_socket import BrokerSocket
@@ -29,3 +30,19 @@ def test_bytes_and_requests_are_those_of_the_other_end() -> None:
     after = connections.look()
     assert (after.connections, after.closed, after.requests, after.bytes_in) == (0, 1, 3, 14)
     assert connections.look() == after
+
+
+def test_closed_connections_are_not_kept_if_nothing_looks_at_a_client() -> None:
+    connections = Connections()
+    opened = []
+    for size in (20, 10):
+        made = socket.socket()
+        connections.add(made).requested(size)
+        made.close()
+        opened.append(weakref.ref(made))
+    del made
+    with socket.socket() as last:
+        connections.add(last)
+        assert [ref() for ref in opened] == [None, None]
+        seen = connections.look()
+        assert (seen.connections, seen.created, seen.requests, seen.largest_request) == (1, 3, 2, 20)
