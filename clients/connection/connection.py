@@ -169,9 +169,9 @@ class Connection:
             raise ConnectionError(f"response {number} to request {first.correlation_id}")
         response = first.api.decode(data, first.version)
         self._in_flight.popleft()
-        # A later response without a throttle does not end this one. Some responses have no such field.
-        throttle_ms = getattr(response, "throttle_time_ms", 0)
-        self.not_before_ms = max(self.not_before_ms, now_ms + throttle_ms if throttle_ms > 0 else 0)
+        throttle_ms = getattr(response, "throttle_time_ms", 0)  # some responses have no such field
+        if throttle_ms > 0:  # a later response without a throttle does not end this one
+            self.not_before_ms = max(self.not_before_ms, now_ms + throttle_ms)
         if not self._in_flight:
             self._idle_since_ms = now_ms
             self._states.transition_to(_S.IDLE)

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from .schema import SchemaApi
 
+#: A processor, source or sink in the description of a topology (KIP-1331).
+_NODE = """Node:
+name: string
+node_type: int8
+source_topics: [string]
+sink_topic: string?
+stores: [string]
+successors: [string]
+"""
+
 STREAMS_GROUP_HEARTBEAT = SchemaApi(
     "StreamsGroupHeartbeat", 88, 0, 1, 0,
     """
@@ -100,14 +110,7 @@ topology_description: {}
   global_stores: []
     source: Node
     processor: Node
-Node:
-name: string
-node_type: int8
-source_topics: [string]
-sink_topic: string?
-stores: [string]
-successors: [string]
-""",
+""" + _NODE,
     """
 throttle_time_ms: int32
 error_code: int16
@@ -167,13 +170,6 @@ groups: []
       processor: Node
   topology_description_status: int8 1+
   assignor_name: string? 1+
-Node:
-name: string
-node_type: int8
-source_topics: [string]
-sink_topic: string?
-stores: [string]
-successors: [string]
 KeyValue:
 key: string
 value: string
@@ -193,5 +189,5 @@ Assignment:
 active_tasks: [TaskIds]
 standby_tasks: [TaskIds]
 warmup_tasks: [TaskIds]
-""",
+""" + _NODE,
 )  # fmt: skip

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.topology.errors import StreamsError, UnknownStateStoreError
+from penstock.topology.errors import StreamsError
 from penstock.topology.query.isolation_level import IsolationLevel
 from penstock.topology.query.position import Position, merged
 from penstock.topology.records import TopicPartition
@@ -36,7 +36,7 @@ from .changelog_tail import (
     recreated,
 )
 from .queries import Answers
-from .store_routing import RETRY_SECONDS, Found, QueryError, StoreQueries
+from .store_routing import RETRY_SECONDS, Found, QueryError, StoreQueries, ask_threads, no_thread, refused
 
 if TYPE_CHECKING:
     from penstock.workers.tasks.partition_consumer import PartitionConsumer
@@ -100,24 +100,15 @@ class StoreChanges:
             lambda number: DescribeChangelog(number, *asked), Answers(enough=lambda _: True), READ_SECONDS
         )
         if result.error is not None:
-            unknown = issubclass(result.kind, UnknownStateStoreError)
-            raise (
-                QueryError(404, "UNKNOWN_STORE", result.error)
-                if unknown
-                else QueryError(400, "BAD_REQUEST", result.error)
-            )
+            raise refused(result)
         found: ChangelogView = result.value
         return found
 
     def ask(self, question: Callable[[int], Command], answers: Answers, timeout: float) -> CommandResult:
         """Return the first answer of a stream thread. Raises QueryError."""
-        try:
-            results = self._supervisor.ask(question, answers, timeout)
-        except TimeoutError:
-            message = f"The stream threads did not answer within {timeout:g} s: they are busy."
-            raise QueryError(503, "TIMEOUT", message, RETRY_SECONDS) from None
+        results = ask_threads(self._supervisor, question, answers, timeout)
         if not results:
-            raise QueryError(503, "NOT_RUNNING", "No stream thread is running now.", RETRY_SECONDS)
+            raise no_thread()
         return results[0]
 
     def read(self, request: ReadStore) -> Found:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from penstock.topology.errors import UnknownStateStoreError
 from penstock.topology.query.position import Position, merged
 from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import CommandResult, ReadStore
@@ -18,7 +19,7 @@ from penstock.workers.group.streams_metadata import HostInfo, StreamsMetadata
 from penstock.workers.queries.store_answers import Reply, Row, StoreRead
 
 from ..supervisor import Supervisor
-from .queries import Answers
+from .queries import Answers, Question
 
 #: Default number of seconds after which a client may retry.
 RETRY_SECONDS = 1
@@ -157,15 +158,10 @@ class StoreQueries:
     def _ask(self, request: ReadStore, timeout: float) -> list[StoreRead]:
         one = request.key is not None and not request.everywhere
         answers = Answers(enough=_is_enough if one else lambda _: False)
-        try:
-            self._supervisor.ask(lambda number: replace(request, id=number), answers, timeout)
-        except TimeoutError:
-            raise QueryError(
-                503, "TIMEOUT", f"The stream threads did not answer within {timeout:g} s: they are busy.", RETRY_SECONDS
-            ) from None
+        ask_threads(self._supervisor, lambda number: replace(request, id=number), answers, timeout)
         found = [result.value for result in answers.results if result.value is not None]
         if not found:
-            raise QueryError(503, "NOT_RUNNING", "No stream thread is running now.", RETRY_SECONDS)
+            raise no_thread()
         return found
 
     def remote_columns(self, store: str, timeout: float) -> list[Any]:
@@ -292,6 +288,27 @@ class StoreQueries:
     def _hosts_with(self, store: str) -> list[HostInfo]:
         """Return the other hosts with a part of a store."""
         return [m.host_info for m in self._others() if store in m.state_store_names]
+
+
+def ask_threads(supervisor: Supervisor, question: Question, answers: Answers, timeout: float) -> list[CommandResult]:
+    """Return the answers of the stream threads. timeout: in seconds. Raises QueryError if they are busy."""
+    try:
+        return supervisor.ask(question, answers, timeout)
+    except TimeoutError:
+        text = f"The stream threads did not answer within {timeout:g} s: they are busy."
+        raise QueryError(503, "TIMEOUT", text, RETRY_SECONDS) from None
+
+
+def refused(result: CommandResult) -> QueryError:
+    """Return the error for a request that a stream thread has refused."""
+    if issubclass(result.kind, UnknownStateStoreError):
+        return QueryError(404, "UNKNOWN_STORE", str(result.error))
+    return QueryError(400, "BAD_REQUEST", str(result.error))
+
+
+def no_thread() -> QueryError:
+    """Return the error for an application none of whose stream threads has answered."""
+    return QueryError(503, "NOT_RUNNING", "No stream thread is running now.", RETRY_SECONDS)
 
 
 def _is_enough(result: CommandResult) -> bool:

@@ -9,16 +9,17 @@ import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from penstock.topology.errors import ConfigError, InvalidStateStoreError, StreamsError, UnknownStateStoreError
+from penstock.statestore.view.arrow_extra import pyarrow
+from penstock.topology.errors import InvalidStateStoreError, StreamsError
 from penstock.topology.query.position import Position
 from penstock.workers.control.messages import DescribeColumns, EndScan, ReadScan, ReadStore
 from penstock.workers.queries.store_answers import ScanRead
 
 from ..supervisor import Supervisor
-from .queries import Answers, Question
-from .store_routing import RETRY_SECONDS, Found, QueryError, StoreQueries
+from .queries import Answers
+from .store_routing import RETRY_SECONDS, Found, QueryError, StoreQueries, ask_threads, refused
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,11 +69,11 @@ class Scan:
         """Return the next batches of each stream thread that has some left."""
         scan, store = self._request.scan, self._request.store
         reader = self._scans.readers[0] if self.tasks == ["global"] else None
-        results = _ask(self._supervisor, lambda number: ReadScan(number, scan, reader), self._timeout)
+        results = ask_threads(self._supervisor, lambda n: ReadScan(n, scan, reader), Answers(), self._timeout)
         for failed in (result for result in results if result.error is not None):
             if failed.kind is InvalidStateStoreError:
-                raise QueryError(503, "INCOMPLETE", failed.error, RETRY_SECONDS)
-            raise QueryError(400, "BAD_REQUEST", failed.error)
+                raise QueryError(503, "INCOMPLETE", str(failed.error), RETRY_SECONDS)
+            raise QueryError(400, "BAD_REQUEST", str(failed.error))
         reads = [result.value for result in results if result.value is not None]
         if len(reads) < self._left:
             text = f"A stream thread with rows of {store} has ended, or has waited too long for its reader. Try again."
@@ -99,11 +100,12 @@ class StoreScans:
 
         local: of the tasks on this host. Raises QueryError.
         """
-        pa, merged_schemas = _arrow()
-        results = _ask(self._supervisor, lambda number: DescribeColumns(number, store), timeout)
+        pa = pyarrow()
+        from penstock.statestore.view.columns import merged_schemas
+
+        results = ask_threads(self._supervisor, lambda number: DescribeColumns(number, store), Answers(), timeout)
         for failed in (result for result in results if result.error is not None):
-            unknown = issubclass(failed.kind, UnknownStateStoreError)
-            raise QueryError(404 if unknown else 400, "UNKNOWN_STORE" if unknown else "BAD_REQUEST", failed.error)
+            raise refused(failed)
         found = [
             Table(pa.ipc.read_schema(pa.py_buffer(read.schema)), read.key_order, read.sessions)
             for read in (result.value for result in results)
@@ -141,25 +143,6 @@ class StoreScans:
         return Scan(request, found, self._supervisor, timeout)
 
 
-def _ask(supervisor: Supervisor, question: Question, timeout: float) -> list[Any]:
-    try:
-        return supervisor.ask(question, Answers(), timeout)
-    except TimeoutError:
-        text = f"The stream threads did not answer within {timeout:g} s: they are busy."
-        raise QueryError(503, "TIMEOUT", text, RETRY_SECONDS) from None
-
-
 def _end(supervisor: Supervisor, scan: int) -> None:
     with suppress(QueryError):
-        _ask(supervisor, lambda number: EndScan(number, scan), CLOSE_SECONDS)
-
-
-def _arrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.ipc
-
-        from penstock.statestore.view.columns import merged_schemas
-    except ImportError as error:
-        raise ConfigError(f"Arrow needs the extra: pip install 'penstock-streams[sql]' ({error})") from error
-    return pyarrow, merged_schemas
+        ask_threads(supervisor, lambda number: EndScan(number, scan), Answers(), CLOSE_SECONDS)

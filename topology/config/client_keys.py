@@ -80,19 +80,17 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "value.serializer": _SERDE,
 }
 
-_ALL = ("client.dns.lookup", "retry.backoff.max.ms", "socket.connection.setup.timeout.ms")
-_NOT_ADMIN = ("interceptor.classes",)
 _EACH = (
-    *("bootstrap.resolve.timeout.ms", "security.providers", "socket.connection.setup.timeout.max.ms"),
-    *_ALL,
+    *("bootstrap.resolve.timeout.ms", "client.dns.lookup", "retry.backoff.max.ms", "security.providers"),
+    *("socket.connection.setup.timeout.max.ms", "socket.connection.setup.timeout.ms"),
 )
 #: The keys that may have no prefix, by client; those of config_keys.KEYS, and of TLS and SASL, are not among them.
 UNPREFIXED: Mapping[str, frozenset[str]] = {
     "consumer.": frozenset(
         (
             *_EACH,
-            *_NOT_ADMIN,
             *("allow.auto.create.topics", "auto.commit.interval.ms", "check.crcs", "default.api.timeout.ms"),
+            "interceptor.classes",
             *("enable.auto.commit", "exclude.internal.topics", "fetch.max.bytes", "fetch.max.wait.ms"),
             *("fetch.min.bytes", "group.id", "group.remote.assignor", "key.deserializer", "value.deserializer"),
             *("internal.throw.on.fetch.stable.offset.unsupported", "max.partition.fetch.bytes"),
@@ -102,7 +100,7 @@ UNPREFIXED: Mapping[str, frozenset[str]] = {
     "producer.": frozenset(
         (
             *_EACH,
-            *_NOT_ADMIN,
+            "interceptor.classes",
             *("batch.size", "buffer.memory", "buffer.memory.allocation.strategy", "compression.gzip.level"),
             *("compression.lz4.level", "compression.type", "compression.zstd.level", "key.serializer"),
             *("max.block.ms", "max.in.flight.requests.per.connection", "max.request.size", "metadata.max.idle.ms"),

@@ -16,7 +16,8 @@ from penstock.topology.records import Message, VersionedRecord, Windowed
 
 from ..control.messages import DescribeChangelog, ShowChanges
 from .store_answers import ChangelogView
-from .store_reads import StoreReader, check_readable, key_of, prefix_of, row_json, to_json
+from .store_reads import StoreReader, check_readable, key_of, row_json, to_json
+from .store_scans import prefix_bytes
 
 _SUFFIXES = {
     StoreKind.WINDOW: WINDOW_KEY_SCHEMA.suffix.size,
@@ -47,7 +48,7 @@ def changelog_view(request: DescribeChangelog, reader: StoreReader) -> Changelog
         reader.partitions_of(request.store),
         _SUFFIXES.get(builder.kind, 0),
         None if request.key is None else serdes.encode_key(key_of(request.key, builder)),
-        None if request.prefix is None else prefix_of(request.prefix, builder),
+        None if request.prefix is None else prefix_bytes(request.prefix, builder),
         has_pages=not builder.windowed and request.key is None and request.prefix is None,
     )
 

@@ -30,7 +30,7 @@ from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.query.isolation_level import IsolationLevel
 from penstock.topology.query.position import Position, merged
 from penstock.topology.records import TaskId
-from penstock.topology.serdes.serdes import Serdes, as_serde
+from penstock.topology.serdes.serdes import as_serde
 
 from ..control.messages import ReadStore
 from ..group.source_topics import BuiltTopologies
@@ -42,7 +42,7 @@ from ..tasks.task import Task
 from ..tasks.task_manager import TaskManager
 from ..tasks.task_state import TaskState
 from .store_answers import ColumnsRead, Reply, Row, StoreRead
-from .store_scans import OpenScans, ScansFullError, columns_read
+from .store_scans import OpenScans, ScansFullError, columns_read, prefix_bytes
 
 #: Stands for the id of a task in answers about a global store.
 GLOBAL = "global"
@@ -337,16 +337,8 @@ def _key_value_rows(request: ReadStore, store: TaskKeyValueStore | VersionedStor
     if isinstance(store, VersionedStore):
         raise BadKeyError(f"The versioned store {builder.name} can only be read key by key.")
     if request.prefix is not None:
-        return iter(store.prefix_scan(prefix_of(request.prefix, builder)) if request.prefix else store.all())
+        return iter(store.prefix_scan(prefix_bytes(request.prefix, builder)) if request.prefix else store.all())
     return iter((store.reverse_range if request.reverse else store.range)(*_bounds(request, builder)))
-
-
-def prefix_of(text: str, builder: StoreBuilder) -> bytes:
-    """Return the beginning of serialized keys that a text spells. Raises BadKeyError."""
-    if as_serde(builder.key_serde) is not Serdes.bytes():
-        return text.encode()
-    prefix: bytes = key_of(text, builder)
-    return prefix
 
 
 def _window_rows(request: ReadStore, store: TaskWindowStore | TaskSessionStore, builder: StoreBuilder) -> _Found:

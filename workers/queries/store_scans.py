@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.statestore.stores.state_store import Bounds, StateStore
 from penstock.statestore.stores.store_iterator import ClosedStore
+from penstock.statestore.view.arrow_extra import pyarrow
 from penstock.statestore.view.spelling import BadKeyError, read_key
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
-from penstock.topology.errors import ConfigError, InvalidStateStoreError
+from penstock.topology.errors import InvalidStateStoreError
 from penstock.topology.serdes.serdes import Serdes, as_serde
 
 from ..control.messages import ReadScan, ReadStore
@@ -58,7 +59,7 @@ class OpenScans:
 
     def open(self, request: ReadStore, store: StateStore, shown: StateStore) -> None:
         """Add a task's store to the scan of a request. shown: the store as of the request's isolation level."""
-        pa, columns = _arrow(), store_columns(shown)
+        pa, columns = pyarrow(), store_columns(shown)
         if request.scan not in self._scans:
             if len(self._scans) >= SCANS_MAX:
                 raise ScansFullError(f"{SCANS_MAX} scans of stores are open already; try again.")
@@ -131,7 +132,7 @@ def columns_read(stores: list[StateStore]) -> ColumnsRead | None:
     """Return the columns of a store of several tasks; None without any."""
     if not stores:
         return None
-    _arrow()
+    pyarrow()
     from penstock.statestore.view.columns import merged_schemas
 
     described = [(store_columns(store), store) for store in stores]
@@ -145,15 +146,6 @@ def store_columns(store: StateStore) -> StoreColumns:
     from penstock.statestore.view.columns import StoreColumns
 
     return StoreColumns(store)
-
-
-def _arrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.ipc
-    except ImportError as error:
-        raise ConfigError(f"Arrow needs the extra: pip install 'penstock-streams[sql]' ({error})") from error
-    return pyarrow
 
 
 def bounds_of(request: ReadStore, store: StateStore) -> Bounds:
@@ -179,7 +171,7 @@ def bounds_of(request: ReadStore, store: StateStore) -> Bounds:
 
 
 def prefix_bytes(text: str, builder: StoreBuilder) -> bytes:
-    """Return the first bytes of keys for a text."""
+    """Return the beginning of serialized keys that a text spells. Raises BadKeyError."""
     if as_serde(builder.key_serde) is not Serdes.bytes():
         return text.encode()
     prefix: bytes = read_key(text, builder.key_serde, builder.name)  # type: ignore[assignment]

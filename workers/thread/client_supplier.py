@@ -258,17 +258,12 @@ class KafkaClientSupplier:
         """Return a client's settings by librdkafka's names (the last prefix wins), without keys that StreamsConfig
         resolves, and those without effect.
         """
-        return {
-            name: value
-            for prefix in prefixes
-            for name, value in of_client(
-                {
-                    name: value
-                    for name, value in self._config.with_prefix(prefix).items()
-                    if not (prefix in _RESOLVED and name in KEYS and KEYS[name].client)
-                }
-            ).items()
-        }
+        given: dict[str, object] = {}
+        for prefix in prefixes:
+            mine = self._config.with_prefix(prefix).items()
+            unresolved = {n: v for n, v in mine if not (prefix in _RESOLVED and n in KEYS and KEYS[n].client)}
+            given |= of_client(unresolved)
+        return given
 
 
 def configured_supplier(config: StreamsConfig, clock: Clock) -> KafkaClientSupplier:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from penstock.clients.group.membership import GroupMembership
-from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.statestore.store_factory import OpenRows
@@ -155,7 +154,7 @@ class ThreadTasks:
 
     def _manager(self, environment: TaskEnvironment) -> TaskManager:
         context, topologies = self._context, self._topologies
-        committed = AskedTogether("committed offsets", self._committed, context.log)
+        committed = AskedTogether("committed offsets", self._membership.committed, context.log)
         clients = TaskClients(self.consumer, self.producer, committed.of, self._offset_reset.start_offset)
         committer = Committer(
             self.producer,
@@ -183,9 +182,6 @@ class ThreadTasks:
             RecordPurge(self._clients.admin, context.log),
             log,
         )
-
-    def _committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        return self._membership.committed(partitions)
 
     def _task_of(self, partition: TopicPartition) -> TaskId | None:
         task = self.manager.active.running_task_for(partition)
