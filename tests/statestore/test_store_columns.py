@@ -28,21 +28,19 @@ from penstock.topology.errors import StreamsError
 from penstock.topology.records import VersionedRecord, Windowed
 from penstock.topology.serdes.aggregates_serde import AggregatesSerde
 from tests.examples import examples
+from tests.statestore.kinds import (
+    RETENTION_MS,
+    TIMES_MS,
+    builder,
+    put_plain,
+    put_session,
+    put_timestamped,
+    put_timestamped_window,
+    put_window,
+)
 from tests.statestore.support import OpenStore
 
-RETENTION_MS = 200_000  # three segments of a minute and more
 KEYS = ("", "a", "a\0", "ab", "b")
-TIMES_MS = (0, 1_000, 59_000, 61_000, 150_000, 260_000, 600_000)
-SIZE_MS = 1_000
-
-
-def builder(kind: StoreKind, **more: Any) -> StoreBuilder[Any]:
-    values: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.int64(), "caching": True}
-    if kind in (StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION):
-        values |= {"retention_ms": RETENTION_MS, "window_size_ms": SIZE_MS}
-    if kind is StoreKind.VERSIONED_KEY_VALUE:
-        values["history_retention_ms"] = RETENTION_MS
-    return StoreBuilder("store", kind, **(values | more))
 
 
 def table_of(store: Any, bounds: Bounds | None = None, columns: tuple[str, ...] | None = None) -> pa.Table:
@@ -68,26 +66,6 @@ def shown(table: pa.Table) -> list[tuple[Any, ...]]:
 
 Put = Callable[[Any, str, int, int | None], None]
 Rows = Callable[[Any], Iterator[tuple[Any, ...]]]
-
-
-def put_plain(store: Any, key: str, _: int, value: int | None) -> None:
-    store.put(key, value)
-
-
-def put_timestamped(store: Any, key: str, time_ms: int, value: int | None) -> None:
-    store.put(key, None if value is None else (value, time_ms))
-
-
-def put_window(store: Any, key: str, time_ms: int, value: int | None) -> None:
-    store.put(key, value, time_ms)
-
-
-def put_timestamped_window(store: Any, key: str, time_ms: int, value: int | None) -> None:
-    store.put(key, None if value is None else (value, time_ms + 1), time_ms)
-
-
-def put_session(store: Any, key: str, time_ms: int, value: int | None) -> None:
-    store.put(Windowed(key, max(time_ms - 500, 0), time_ms), value)
 
 
 def plain_rows(store: Any) -> Iterator[tuple[Any, ...]]:
