@@ -32,6 +32,7 @@ KAFKA = "org.apache.kafka."
 THREAD = "-StreamThread-1-consumer"
 PROCESSED = f"{KAFKA}stream.thread.process.total"
 RECORDS = 300
+TASKS = 4  # of TakeoverProgram: one for each of its subtopologies
 
 
 @pytest.fixture(scope="module")
@@ -146,9 +147,10 @@ def test_the_same_application_pushes_the_same_names(
 
 
 def has_run(broker: TelemetryBroker, system: str) -> bool:
-    """Whether the stream thread has pushed at least twice, and its tasks were in it."""
+    """Whether the stream thread has pushed all of its tasks at least twice: the first ones push alone at first."""
     pushes = [push for push in broker.pushes(THREAD) if push.client_id.startswith(system)]
-    return sum(f"{KAFKA}stream.task.process.total" in push.metrics for push in pushes) > 1
+    name = f"{KAFKA}stream.task.process.total"
+    return sum(name in push.metrics and len(push.metrics[name].sum.data_points) == TASKS for push in pushes) > 1
 
 
 def java_command(folder: Path) -> list[str]:

@@ -133,13 +133,13 @@ def test_committed_offsets_are_requested_together(
     cluster.create_topic(OUT, 1)
     thread = application(counting(), processing_guarantee=guarantee).thread()
     asked: list[int] = []
-    committed = thread.member.committed
+    committed = thread.member.read_committed
 
     def ask(partitions: Collection[TopicPartition]) -> Any:
         asked.append(len(partitions))
         return committed(partitions)
 
-    thread.member.committed = ask  # type: ignore[method-assign]
+    thread.member.read_committed = ask  # type: ignore[method-assign]
     thread.until_running()
     assert asked == [PARTITIONS] * 2, "before the stores are opened, and to begin"
 

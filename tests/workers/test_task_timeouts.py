@@ -164,7 +164,7 @@ def reading_partition_1(partitions: Collection[TopicPartition]) -> bool:
 def test_a_task_without_committed_offsets_waits_while_others_run(
     cluster: DirectKafka, clock: ManualClock, thread: Thread
 ) -> None:
-    outage = Outage(thread.member, "committed", LONG_AGO, reading_partition_1)
+    outage = Outage(thread.member, "read_committed", LONG_AGO, reading_partition_1)
     thread.step(20)
     assert outage.calls > 1
     assert thread.task_manager.active.running.keys() == {ZERO}
@@ -176,14 +176,14 @@ def test_a_task_without_committed_offsets_waits_while_others_run(
 
 
 def test_the_error_names_a_task_whose_committed_offsets_time_out(clock: ManualClock, thread: Thread) -> None:
-    Outage(thread.member, "committed", LONG_AGO, reading_partition_1)
+    Outage(thread.member, "read_committed", LONG_AGO, reading_partition_1)
     error = until_error(thread, clock)
     assert error.task_id == ONE
     assert "opening the stores fails: No answer from anybody." in str(error)
 
 
 def test_failures_from_before_a_task_moved_away_do_not_count(clock: ManualClock, thread: Thread) -> None:
-    outage = Outage(thread.member, "committed", LONG_AGO, reading_partition_1)
+    outage = Outage(thread.member, "read_committed", LONG_AGO, reading_partition_1)
     thread.until(lambda: outage.calls)
     thread.member.evict()
     thread.until(lambda: not thread.task_manager.active.all_tasks())
@@ -213,7 +213,7 @@ def test_a_resumed_task_waits_for_its_offsets_too(cluster: DirectKafka, thread: 
     thread.until_idle().commit()
     manager = thread.task_manager
     manager.active.suspend([ONE])
-    outage = Outage(thread.member, "committed", LONG_AGO)
+    outage = Outage(thread.member, "read_committed", LONG_AGO)
     manager.active.maybe_resume_suspended_task(ONE, {TopicPartition(IN, 1)})
     assert ONE not in manager.active.running
     outage.lasts = False
@@ -231,7 +231,7 @@ def test_a_task_that_cannot_be_opened_is_retried_until_the_timeout_error_names_i
     feed(cluster, "ab", 0)
     feed(cluster, "c", 1)
     thread = application(counting(), task_timeout_ms=TIMEOUT_MS, processing_guarantee="exactly_once_v2").thread()
-    outage = Outage(thread.member, "committed", LONG_AGO, reading_partition_1)
+    outage = Outage(thread.member, "read_committed", LONG_AGO, reading_partition_1)
     thread.step(20)
     assert thread.task_manager.active.running.keys() == {ZERO}
     assert thread.task_manager.active.created.keys() == {ONE}
