@@ -25,7 +25,7 @@ from ..queries.streaming_queries import ROCKSDB_PROVIDER
 from ..session.kafka_settings import producer_settings
 from ..tasks.changelog_reader import SEED_DDL, SeedPlan, live_keys, make_seeds
 from ..tasks.kafka_sink import KafkaSink
-from ..tasks.paged_rows import DIRECTORY, rows_in
+from ..tasks.paged_rows import DIRECTORY, stored_rows
 from ..tasks.record_batches import PACK_RECORDS_MAX, MapInArrow, sent_batch, to_batch
 from ..tasks.spark_state import STATE_VARIABLE
 from ..tasks.spark_task import OWN_STORE
@@ -276,7 +276,7 @@ def _write(
     """
     stale = live_keys(plan.config, changelog.topic, task)
     sink = KafkaSink(producer_settings(plan.config))
-    rows = (row for number, data in blobs for row in rows_in(number, data))
+    rows = stored_rows(blobs)
     written = 0
     for batch in _batches(changelog_records(changelog, task, rows, plan.stream_times.get(task, -1))):
         stale.difference_update(record.key for record in batch)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +22,7 @@ from penstock.topology.records import Message, TaskId
 
 from ..handover.store_changelogs import StoreChangelog
 from ..session.kafka_settings import connection_settings
-from .paged_rows import DIRECTORY, rows_in
+from .paged_rows import keys_in
 from .record_batches import MapInArrow, to_batch
 from .spark_stores import SparkOutput, SparkStores
 from .spark_task import OWN_BLOB, OWN_STORE
@@ -32,8 +34,8 @@ BATCH_RECORDS = 10_000
 #: Seconds without a response from the brokers before the reader fails.
 PATIENCE_SECONDS = 120.0
 POLL_SECONDS = 1.0
-#: Pages that go to Spark in one Arrow batch: at most 64 KB each.
-PAGES_AT_ONCE = 100
+#: Blobs go to Spark in Arrow batches of this many bytes.
+SEED_BATCH_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,10 @@ class SeedPlan:
 
 
 class MemoryState:
-    """A TaskState in memory."""
+    """A TaskState in memory. directory: see paged_rows.Blobs."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.blobs: dict[tuple[str, int], bytes] = {}
 
     def read(self, store: str, numbers: Sequence[int]) -> list[bytes | None]:
@@ -83,12 +86,27 @@ def make_seeds(plan: SeedPlan) -> MapInArrow:
 
 def _seed(plan: SeedPlan, task: int) -> Iterator[pa.RecordBatch]:
     for name, changelog in plan.changelogs.items():
-        state = _restored(plan, task, changelog)
+        with TemporaryDirectory() as directory:
+            state = _restored(plan, task, changelog, Path(directory))
         found = [(number, data) for (store, number), data in state.blobs.items() if store == name]
-        for start in range(0, len(found), PAGES_AT_ONCE):
-            yield _seed_rows(task, name, found[start : start + PAGES_AT_ONCE], changelog.builder.is_dated)
+        for group in _by_size(found):
+            yield _seed_rows(task, name, group, changelog.builder.is_dated)
     if task in plan.own:
         yield _seed_rows(task, OWN_STORE, [(OWN_BLOB, plan.own[task])], False)
+
+
+def _by_size(blobs: Iterable[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    """Yield blobs in groups of SEED_BATCH_BYTES."""
+    group: list[tuple[int, bytes]] = []
+    size = 0
+    for number, data in blobs:
+        group.append((number, data))
+        size += len(data)
+        if size >= SEED_BATCH_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def _seed_rows(task: int, store: str, blobs: list[tuple[int, bytes]], is_dated: bool) -> pa.RecordBatch:
@@ -96,16 +114,13 @@ def _seed_rows(task: int, store: str, blobs: list[tuple[int, bytes]], is_dated: 
 
     is_dated: the store has an index by time, too, whose entries do not count.
     """
-    counts = [
-        0 if number == DIRECTORY else sum(not (is_dated and key.startswith(INDEX)) for key, _ in rows_in(number, data))
-        for number, data in blobs
-    ]
+    counts = [sum(not (is_dated and key.startswith(INDEX)) for key in keys_in(number, data)) for number, data in blobs]
     return to_batch([(task, store, *blob, count) for blob, count in zip(blobs, counts, strict=True)], SEED_DDL)
 
 
-def _restored(plan: SeedPlan, task: int, changelog: StoreChangelog) -> MemoryState:
+def _restored(plan: SeedPlan, task: int, changelog: StoreChangelog, directory: Path) -> MemoryState:
     """Return the state of one store of one task, as restored from its changelog by the local engine's code."""
-    builder, state = changelog.builder, MemoryState()
+    builder, state = changelog.builder, MemoryState(directory)
     output = SparkOutput()
     context = TaskContext(TaskId(plan.subtopology, task), plan.config, output)
     stores = SparkStores({builder.name: builder}, context, output.images, state, None)

@@ -5,11 +5,10 @@ So adjacent rows form a *page*, a sorted run of rows in one blob, and a *directo
 Within a micro-batch a page is read once, when one of its keys is first accessed, and written once, at the commit, if it
 has changed. Scans visit the pages in the order of keys' bytes, as in RocksDB.
 
-    directory   number, first key of each page, in order; then the marks
+    directory   number, first key of each page, in order; then the marks, and what the value log must know
     page        key length, key, value length, value of each row, in order
 
-A large value is a separate blob, with its key, as in a page of one row; the page has its number in place of the value.
-Otherwise each update of a row of a kilobyte would write a page of 64.
+A large value is in the store's value log; the page has its place in its stead. See value_log.py.
 """
 
 from __future__ import annotations
@@ -19,36 +18,47 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Protocol
 
 from typing_extensions import override
 
 from penstock.kernel.pages import Page
 from penstock.statestore.rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
+from penstock.topology.errors import StreamsError
 
+from .packed_rows import pack_rows, unpack_rows
 from .read_ahead import ReadAhead
+from .value_log import SEGMENT_BYTES, Place, ValueLog, unpack_place
 
 #: A page larger than this many bytes is split at its commit. One page is one round trip and is rewritten as a whole, so
 #: larger pages help batches with many keys, and smaller ones batches with few.
 PAGE_BYTES_MAX = 64 << 10
 #: Split pages are filled to this share, to leave room for new rows before they split again.
 FILL = 0.6
-#: The number under which the directory is kept; pages count from 1, large values from -1 down.
+#: The number under which the directory is kept; pages count from 1, segments of the value log from -1 down.
 DIRECTORY = 0
-#: A value larger than this many bytes is a separate blob.
+#: A value larger than this many bytes is in the value log.
 LARGE_BYTES = 256
-#: What a page has in place of a large value: these bytes and its number. A small value that begins with them is treated
+#: What a page has in place of a large value: these bytes and its place. A small value that begins with them is treated
 #: as a large one.
 ELSEWHERE = b"\xffPENSTOK"
-#: The mark with the number of the last large value.
-LAST_LARGE = "last-large"
+#: The place of a value that waits for the commit.
+WAITING = Place(0, 0, 0)
 
-_length = struct.Struct(">I")
 _number = struct.Struct(">q")
 
 
 class Blobs(Protocol):
-    """The storage of pages, by number: one store's part of the state of a task."""
+    """The storage of pages, by number: one store's part of the state of a task.
+
+    directory: on this machine, for the segments of the value log that are read, of any stores; made when it is needed.
+    """
+
+    @property
+    def directory(self) -> Path:
+        """Return it; it need not exist."""
 
     def read(self, numbers: Sequence[int]) -> list[bytes | None]:
         """Return blobs, None for one that does not exist. Many at once are cheaper."""
@@ -77,20 +87,24 @@ class PagedRows(BytesStore):
 
     persistent = True
 
-    def __init__(self, blobs: Blobs, page_bytes_max: int = PAGE_BYTES_MAX, large_bytes: int = LARGE_BYTES) -> None:
+    def __init__(
+        self,
+        blobs: Blobs,
+        page_bytes_max: int = PAGE_BYTES_MAX,
+        large_bytes: int = LARGE_BYTES,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
         self._blobs = blobs
         self._large_bytes = large_bytes
         self._page_bytes_max = page_bytes_max
         (directory,) = blobs.read([DIRECTORY])
-        pages, self._marks = _unpack_directory(directory) if directory else ([(1, b"")], {})
+        pages, self._marks, log = _unpack_directory(directory) if directory else ([(1, b"")], {}, b"")
+        self._log = ValueLog(_Segments(blobs), log, blobs.directory, segment_bytes)
         self._exists = {number for number, _ in pages} if directory else set()
         self._pages = [_Page(number, first) for number, first in pages]
         self._firsts = [page.first for page in self._pages]
         self._numbers = count(max(number for number, _ in pages) + 1)
-        self._last_large = self._marks.get(LAST_LARGE, 0)
-        #: Large rows that were read or changed, by number; None: to be removed.
-        self._large: dict[int, Row | None] = {}
-        self._changed_large: set[int] = set()
+        self._waiting: dict[bytes, bytes] = {}  # large values by key
         self._ahead = ReadAhead()
         self._accesses = 0
 
@@ -112,20 +126,11 @@ class PagedRows(BytesStore):
         keys = self._ahead.with_followers(key, self._accesses)
         self._accesses = 0
         self._read_pages({page.number: page for page in map(self._page_of, keys)}.values())
-        self._read_large(self._read(self._page_of(each)).get(each) for each in keys)
 
     def _read_pages(self, pages: Iterable[_Page]) -> None:
         missing = [page for page in pages if page.rows is None]
         for page, data in zip(missing, self._blobs.read([page.number for page in missing]), strict=True):
             page.rows = Page(data or b"")
-
-    def _read_large(self, values: Iterable[bytes | None]) -> None:
-        """Read the large values that these stand for."""
-        numbers = {number: None for number in map(_number_of, values) if number is not None}
-        missing = [number for number in numbers if number not in self._large]
-        for number, data in zip(missing, self._blobs.read(missing), strict=True):
-            ((_, value),) = unpack_rows(data or b"")
-            self._large[number] = b"", value
 
     def _read(self, page: _Page) -> Page:
         if page.rows is None:
@@ -139,36 +144,27 @@ class PagedRows(BytesStore):
     @override
     def get(self, key: bytes) -> bytes | None:
         self._accesses += 1
-        found = self._rows_beside(key).get(key)
-        number = _number_of(found)
-        if number is None:
-            return found
-        if number not in self._large:
-            self._read_with_followers(key)
-        return self._value_of(number)
+        return self._value(key, self._rows_beside(key).get(key))
 
-    def _value_of(self, number: int) -> bytes:
-        row = self._large[number]
-        assert row is not None, "a row of a page cannot stand for a large value that was removed"
-        return row[1]
+    def _value(self, key: bytes, found: bytes | None) -> bytes | None:
+        """Return the value that a page has, or has the place of."""
+        place = _place_of(found)
+        if place is None:
+            return found
+        return self._waiting[key] if place == WAITING else self._log.read(place)
 
     @override
     def put(self, key: bytes, value: bytes | None) -> None:
         page = self._rows_beside(key)
-        number = _number_of(page.get(key))
-        if value is None or not (len(value) > self._large_bytes or value.startswith(ELSEWHERE)):
-            if number is not None:
-                self._set_large(number, None)
-            page.put(key, value)
-            return
-        if number is None:
-            number = self._last_large = self._last_large - 1
-            page.put(key, ELSEWHERE + _number.pack(number))
-        self._set_large(number, (key, value))
-
-    def _set_large(self, number: int, row: Row | None) -> None:
-        self._large[number] = row
-        self._changed_large.add(number)
+        place = _place_of(page.get(key))
+        if place == WAITING:
+            del self._waiting[key]
+        elif place is not None:
+            self._log.replaced(key, place)
+        if value is not None and (len(value) > self._large_bytes or value.startswith(ELSEWHERE)):
+            self._waiting[key] = value
+            value = ELSEWHERE + WAITING.pack()
+        page.put(key, value)
 
     @override
     def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
@@ -180,8 +176,7 @@ class PagedRows(BytesStore):
         found = [row for page in pages for row in self._read(page).between(start, end)]
         if reverse:
             found.reverse()
-        self._read_large(value for _, value in found)
-        return [(key, value if (n := _number_of(value)) is None else self._value_of(n)) for key, value in found]
+        return [(key, value if _place_of(value) is None else self._value(key, value) or b"") for key, value in found]
 
     @override
     def approximate_num_entries(self) -> int:
@@ -191,32 +186,30 @@ class PagedRows(BytesStore):
 
     @override
     def has_uncommitted(self) -> bool:
-        return bool(self._changed() or self._changed_large)
+        return bool(self._changed())
 
     @override
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Write the changed pages. Spark makes this atomic with the rest of the task's state."""
-        before = list(self._firsts), dict(self._marks)
+        before = list(self._firsts), dict(self._marks), self._log.committed
         self._marks.update(marks)
-        self._write_large(self._marks.get(LAST_LARGE, 0))
-        if self._last_large:
-            self._marks[LAST_LARGE] = self._last_large
+        if self._changed():
+            self._commit_log()
         for page, rows in self._changed():
             self._write(page, rows)
-        if (self._firsts, self._marks) != before or not self._exists:
-            self._blobs.write(DIRECTORY, _pack_directory(self._pages, self._marks))
+        if (self._firsts, self._marks, self._log.committed) != before or not self._exists:
+            self._blobs.write(DIRECTORY, _pack_directory(self._pages, self._marks, self._log.committed))
             self._exists.update(page.number for page in self._pages)
 
-    def _write_large(self, last_written: int) -> None:
-        """Write the changed large values. last_written: the number of the last one that the last commit has given."""
-        for number in sorted(self._changed_large):
-            row = self._large[number]
-            if row is not None:
-                self._blobs.write(number, pack_rows((row,)))
-            elif number >= last_written:
-                self._blobs.remove(number)
-        self._changed_large.clear()
-        self._large.clear()
+    def _commit_log(self) -> None:
+        """Move waiting values into the value log."""
+        for key, place in self._log.commit(self._waiting, self._places_of):
+            self._rows_beside(key).put(key, ELSEWHERE + place.pack())
+        self._waiting.clear()
+
+    def _places_of(self, keys: Sequence[bytes]) -> list[Place | None]:
+        self._read_pages({page.number: page for page in map(self._page_of, keys)}.values())
+        return [_place_of(self._read(self._page_of(key)).get(key)) for key in keys]
 
     def _write(self, page: _Page, rows: Page) -> None:
         data = rows.fold()
@@ -250,9 +243,8 @@ class PagedRows(BytesStore):
     def rollback(self) -> None:
         for _, rows in self._changed():
             rows.forget()
-        self._large.clear()
-        self._changed_large.clear()
-        self._last_large = self._marks.get(LAST_LARGE, 0)
+        self._waiting.clear()
+        self._log.rollback()
 
     @override
     def committed_mark(self, name: str) -> int | None:
@@ -266,50 +258,74 @@ class PagedRows(BytesStore):
 
     @override
     def close(self) -> None:
+        self._log.close()
         self._pages = []
         self._firsts = []
 
 
-def pack_rows(rows: Iterable[Row]) -> bytes:
-    """Return rows as the blob of a page."""
-    pack, parts = _length.pack, list[bytes]()
-    for key, value in rows:
-        parts += (pack(len(key)), key, pack(len(value)), value)
-    return b"".join(parts)
+class _Segments:
+    """The segments of the value log among the blobs of a store."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+
+    def read_segment(self, number: int) -> bytes:
+        """Return a segment. Raises StreamsError if it does not exist."""
+        (found,) = self._blobs.read([-number])
+        if found is None:
+            raise StreamsError(
+                f"Segment {number} of the large values of a store is not in Spark's state, which has its rows: the "
+                "checkpoint is damaged. Start from another one, or from the input"
+            )
+        return found
+
+    def write_segment(self, number: int, data: bytes) -> None:
+        """Keep a segment."""
+        self._blobs.write(-number, data)
+
+    def remove_segment(self, number: int) -> None:
+        """Remove a segment."""
+        self._blobs.remove(-number)
 
 
-def unpack_rows(data: bytes) -> Iterator[Row]:
-    """Yield the rows of a page's blob."""
-    unpack_from, at, end = _length.unpack_from, 0, len(data)
-    while at < end:
-        key_at = at + 4
-        value_at = key_at + unpack_from(data, at)[0]
-        key = data[key_at:value_at]
-        at = value_at + 4 + unpack_from(data, value_at)[0]
-        yield key, data[value_at + 4 : at]
-
-
-def _number_of(value: bytes | None) -> int | None:
-    """Return the number of the large value that a value stands for; None if it is none, or an ordinary one."""
+def _place_of(value: bytes | None) -> Place | None:
+    """Return where the large value is that a page has the place of; None if there is none, or an ordinary one."""
     if value is None or not value.startswith(ELSEWHERE):
         return None
-    return int(_number.unpack_from(value, len(ELSEWHERE))[0])
+    return unpack_place(value, len(ELSEWHERE))
 
 
-def rows_in(number: int, data: bytes) -> Iterator[Row]:
-    """Yield the rows of a blob that is not the directory. A large row is in its own blob only."""
-    rows = unpack_rows(data)
-    return rows if number < DIRECTORY else (row for row in rows if _number_of(row[1]) is None)
+def stored_rows(blobs: Iterable[tuple[int, bytes]]) -> Iterator[Row]:
+    """Yield the rows of a store. blobs: all of them, in the order of their numbers, which is: segments first."""
+    with TemporaryFile() as file:  # a store may have more large values than the machine has memory
+        starts: dict[int, int] = {}
+        for number, data in blobs:
+            if number < DIRECTORY:
+                starts[-number] = file.tell()
+                file.write(data)
+            elif number > DIRECTORY:
+                for key, value in unpack_rows(data):
+                    place = _place_of(value)
+                    if place is not None:
+                        file.seek(starts[place.segment] + place.position)
+                        yield key, file.read(place.size)
+                    else:
+                        yield key, value
 
 
-def _pack_directory(pages: Iterable[_Page], marks: Marks) -> bytes:
+def keys_in(number: int, data: bytes) -> Iterator[bytes]:
+    """Yield the keys of the rows of a blob. A segment of the value log has only values of rows that are in pages."""
+    return (key for key, _ in unpack_rows(data if number > DIRECTORY else b""))
+
+
+def _pack_directory(pages: Iterable[_Page], marks: Marks, log: bytes) -> bytes:
     firsts = pack_rows((_number.pack(page.number), page.first) for page in pages)
     named = pack_rows((name.encode(), _number.pack(number)) for name, number in marks.items())
-    return _length.pack(len(firsts)) + firsts + named
+    return pack_rows(((firsts, named), (log, b"")))
 
 
-def _unpack_directory(data: bytes) -> tuple[list[tuple[int, bytes]], dict[str, int]]:
-    end = 4 + _length.unpack_from(data)[0]
-    pages = [(int(_number.unpack(number)[0]), first) for number, first in unpack_rows(data[4:end])]
-    marks = {name.decode(): int(_number.unpack(number)[0]) for name, number in unpack_rows(data[end:])}
-    return pages, marks
+def _unpack_directory(data: bytes) -> tuple[list[tuple[int, bytes]], dict[str, int], bytes]:
+    (firsts, named), (log, _) = unpack_rows(data)
+    pages = [(int(_number.unpack(number)[0]), first) for number, first in unpack_rows(firsts)]
+    marks = {name.decode(): int(_number.unpack(number)[0]) for name, number in unpack_rows(named)}
+    return pages, marks, log

@@ -10,14 +10,18 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from pyspark import SparkFiles
 from pyspark.sql.streaming import StatefulProcessorHandle
 from pyspark.sql.streaming.proto.StateMessage_pb2 import StateRequest, StateResponse
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from penstock.topology.errors import StreamsError
 
+#: Where an executor keeps what is read often; see paged_rows.Blobs.
+LOCAL_DIRECTORY = "penstock-state"
 #: The only state variable: a task's whole state, in blobs by store and number.
 STATE_VARIABLE = "pages"
 KEY_SCHEMA = StructType([StructField("store", StringType()), StructField("number", LongType())])
@@ -46,6 +50,11 @@ class SparkState:
         self._call = self._request.stateVariableRequest.mapStateCall
         self._call.stateName = STATE_VARIABLE
         self._waiting = 0
+
+    @property
+    def directory(self) -> Path:
+        """The executor's, which Spark removes at the end of the application."""
+        return Path(SparkFiles.getRootDirectory()) / LOCAL_DIRECTORY
 
     def read(self, store: str, numbers: Sequence[int]) -> list[bytes | None]:
         """Return blobs, None for one that does not exist."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from typing_extensions import override
@@ -19,14 +20,22 @@ from penstock.topology.context.task_context import TaskContext
 from penstock.topology.context.task_output import RecordOutput
 from penstock.topology.records import Headers, RawRecord, SentRecord
 
-from .paged_rows import PagedRows, pack_rows, unpack_rows
+from .packed_rows import pack_rows, unpack_rows
+from .paged_rows import PagedRows
 
 #: Kinds of stores whose keys are those of records.
 RECORD_KEYED = (StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE)
 
 
 class TaskState(Protocol):
-    """The state of one task, as Spark keeps it: blobs by store and number. The store "" is the task's own."""
+    """The state of one task, as Spark keeps it: blobs by store and number. The store "" is the task's own.
+
+    directory: on this machine, for what is read often; see paged_rows.Blobs.
+    """
+
+    @property
+    def directory(self) -> Path:
+        """Return it; it need not exist."""
 
     def read(self, store: str, numbers: Sequence[int]) -> list[bytes | None]:
         """Return blobs, None for one that does not exist."""
@@ -44,6 +53,7 @@ class StoreBlobs:
     def __init__(self, state: TaskState, store: str) -> None:
         self._state = state
         self._store = store
+        self.directory = state.directory
 
     def read(self, numbers: Sequence[int]) -> list[bytes | None]:
         """Return blobs, None for one that does not exist."""

@@ -12,6 +12,8 @@ from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from confluent_kafka import Producer
@@ -24,7 +26,7 @@ from penstock.pipeline.checkpoint.checkpoint import full_source_topics
 from penstock.pipeline.handover.spark_side import blobs
 from penstock.pipeline.queries.capabilities import Capability, CapabilityReport, report_capabilities
 from penstock.pipeline.queries.streaming_queries import processing_order
-from penstock.pipeline.tasks.paged_rows import DIRECTORY, rows_in
+from penstock.pipeline.tasks.paged_rows import stored_rows
 from penstock.pipeline.tasks.spark_task import OWN_STORE
 from penstock.statestore.buffers.time_ordered_buffers import InMemoryTimeOrderedKeyValueChangeBuffer
 from penstock.testing import TopologyTestDriver
@@ -281,9 +283,9 @@ def _read_stores(spark: Any, checkpoint: str, subtopologies: Iterable[int]) -> d
     """
     stores: dict[str, dict[bytes, bytes]] = {}
     for number in subtopologies:
-        for blob in blobs(spark, f"{checkpoint}/subtopology-{number}").collect():
-            if blob.store != OWN_STORE and blob.number != DIRECTORY:
-                stores.setdefault(blob.store, {}).update(rows_in(blob.number, bytes(blob.data)))
+        found = sorted(blobs(spark, f"{checkpoint}/subtopology-{number}").where(f"store != '{OWN_STORE}'").collect())
+        for (store, _), group in groupby(found, key=attrgetter("store", "task")):
+            stores.setdefault(store, {}).update(stored_rows((blob.number, bytes(blob.data)) for blob in group))
     return stores
 
 

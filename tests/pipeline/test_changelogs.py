@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from penstock.pipeline.handover.store_changelogs import StoreChangelog, changelo
 from penstock.pipeline.queries.history_files import HistoryFiles
 from penstock.pipeline.queries.query_progress import progress_of
 from penstock.pipeline.tasks.changelog_reader import MemoryState
-from penstock.pipeline.tasks.paged_rows import DIRECTORY, rows_in
+from penstock.pipeline.tasks.paged_rows import stored_rows
 from penstock.pipeline.tasks.spark_stores import SparkOutput, SparkStores
 from penstock.statestore.buffers.buffer_value import BufferValue, serialize_source
 from penstock.statestore.buffers.time_ordered_buffers import BUFFER_TIME, HEADERS
@@ -93,16 +95,16 @@ def table_store(ttl: Ttl) -> StoreBuilder:
 
 def pages_of(store: StoreBuilder, messages: list[RawRecord]) -> list[tuple[bytes, bytes]]:
     """Return the rows of a store in Spark's state after a restore."""
-    state, output = MemoryState(), SparkOutput()
-    task = TaskContext(TaskId(0, 3), CONFIG, output)
-    stores = SparkStores({"store": store}, task, output.images, state, None)
-    stores.by_name["store"].restore(messages, None)
-    for message in messages if store.kind is StoreKind.SUPPRESS_BUFFER else ():
-        output.log_change("store", message.key() or b"", message.value(), None)
-    stores.commit()
-    stores.close()
-    found = [(number, data) for (_, number), data in sorted(state.blobs.items()) if number != DIRECTORY]
-    return [row for number, data in found for row in rows_in(number, data)]
+    with TemporaryDirectory() as directory:
+        state, output = MemoryState(Path(directory)), SparkOutput()
+        task = TaskContext(TaskId(0, 3), CONFIG, output)
+        stores = SparkStores({"store": store}, task, output.images, state, None)
+        stores.by_name["store"].restore(messages, None)
+        for message in messages if store.kind is StoreKind.SUPPRESS_BUFFER else ():
+            output.log_change("store", message.key() or b"", message.value(), None)
+        stores.commit()
+        stores.close()
+    return list(stored_rows((number, data) for (_, number), data in sorted(state.blobs.items())))
 
 
 SOON, LATER = (1_000).to_bytes(8, "big"), (90_000).to_bytes(8, "big")

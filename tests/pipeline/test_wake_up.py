@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from types import SimpleNamespace
 from typing import Any
+from weakref import finalize
 
 import pytest
 
@@ -33,6 +36,8 @@ class DictState:
     def __init__(self) -> None:
         self.blobs: dict[tuple[str, int], bytes] = {}
         self.reads = self.writes = 0
+        self.directory = Path(mkdtemp())
+        finalize(self, rmtree, self.directory)
 
     def read(self, store: str, numbers: Sequence[int]) -> list[bytes | None]:
         self.reads += len(numbers)
