@@ -50,6 +50,7 @@ PARTITIONS = 2
 START_MS = (time.time_ns() // 1_000_000 - 3_600_000) // 60_000 * 60_000
 QUARTER = 150  # records, a second of event time apart
 BURST = 40  # records of one key before the next key: a session
+LARGE = "x" * 600  # Spark keeps large values apart
 KEYS = 7
 
 
@@ -202,8 +203,8 @@ def break_off(_what: str, done: int, _total: int) -> None:
 
 def test_an_application_runs_locally_then_on_spark_then_locally_again(application: Application) -> None:
     data = application.data
-    data.produce_quarter({f"k{number}": f"n{number}" for number in range(KEYS)})
-    data.produce_quarter({"k3": "m3"})
+    data.produce_quarter({f"k{number}": f"n{number}{LARGE if number % 2 else ''}" for number in range(KEYS)})
+    data.produce_quarter({"k3": f"m3{LARGE}"})
     run_locally(application.config, application.mark)
 
     with pytest.raises(BrokenOffError):
@@ -219,7 +220,7 @@ def test_an_application_runs_locally_then_on_spark_then_locally_again(applicatio
     with pytest.raises(CheckpointError, match="with another checkpoint, according to the group"):
         application.run_on_spark(checkpoint=f"{application.checkpoint}-other")
 
-    data.produce_quarter({"k5": None, "k2": "m2"})
+    data.produce_quarter({"k5": None, "k2": f"m2{LARGE}", "k1": "m1"})
     assert application.run_on_spark() > QUARTER
     with pytest.raises(BrokenOffError):
         application.hand_over("local", break_off)
