@@ -43,7 +43,7 @@ class Workload:
     """A number of purchases; equal numbers mean equal records. codec: the compression of their batches.
 
     Tests have fewer keys and fewer records per second. skew: 1 for users that all buy as often; with 4, half of the
-    purchases are those of a sixteenth of them.
+    purchases are those of a sixteenth of them. late: every tenth purchase is late, by one to so many windows.
     """
 
     records: int
@@ -51,13 +51,15 @@ class Workload:
     keys: int = KEYS
     records_per_second: int = RECORDS_PER_SECOND
     skew: int = 1
+    late: int = 0
 
     @property
     def topic(self) -> str:
         """The input topic."""
         keys = "" if self.keys == KEYS else f"-{self.keys}"
         skew = "" if self.skew == 1 else f"-skew-{self.skew}"
-        return f"benchmark-purchases-{self.records}-{self.codec}{keys}{skew}"
+        late = f"-late-{self.late}" if self.late else ""
+        return f"benchmark-purchases-{self.records}-{self.codec}{keys}{skew}{late}"
 
     @property
     def payments_topic(self) -> str:
@@ -76,7 +78,8 @@ class Workload:
 
     def timestamp(self, number: int) -> int:
         """Return the event time (ms, even) of the purchase of this number."""
-        return FIRST_TIMESTAMP_MS + number * 500 // self.records_per_second * 2
+        late = WINDOW_MS * (1 + number // 10 % self.late) if self.late and number % 10 == 0 else 0
+        return FIRST_TIMESTAMP_MS + number * 500 // self.records_per_second * 2 - late
 
     def purchases(self) -> Iterator[tuple[bytes, bytes, int]]:
         """Yield key, value and timestamp (ms) of each purchase, in order."""
@@ -99,6 +102,11 @@ class Workload:
         timestamp = self.timestamp
         counts = Counter((timestamp(n) // WINDOW_MS * WINDOW_MS, user) for n, user in enumerate(self.users()))
         return Counter({b"k%06d" % user + start.to_bytes(8): count for (start, user), count in counts.items()})
+
+    def named_windowed_counts(self) -> Counter[bytes]:
+        """Return the same by the key, an at sign and the window's start."""
+        counts = self.windowed_counts().items()
+        return Counter({b"%b@%d" % (window[:-8], int.from_bytes(window[-8:])): count for window, count in counts})
 
     def hopping_counts(self) -> Counter[bytes]:
         """Return the number of purchases by key and hopping window, as windowed_counts does."""

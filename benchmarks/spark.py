@@ -32,7 +32,7 @@ from rich.table import Table
 
 from benchmarks import topologies
 from benchmarks.checks import CountsCheck, check_topic
-from benchmarks.data import PARTITIONS, Workload, delete_topics, load_topic, make_producer, recreate_topic
+from benchmarks.data import PARTITIONS, WINDOW_MS, Workload, delete_topics, load_topic, make_producer, recreate_topic
 from benchmarks.measure import BenchmarkError
 from benchmarks.report import PAGE_WIDTH
 from benchmarks.spark_jobs import run_by_hand, spark_version, state_count
@@ -149,13 +149,19 @@ class JavaCount:
             for file in classes.iterdir():
                 jar.write(file, file.name)
 
-    def __call__(self, frame: DataFrame, padding: int) -> DataFrame:
-        """Return key and count of each key of a micro-batch; padding: random bytes beside each count in the state."""
+    def __call__(self, frame: DataFrame, padding: int, late: int) -> DataFrame:
+        """Return key and count of each key of a micro-batch, or of each key and window if some purchases are late.
+
+        padding: random bytes beside each count in the state.
+        """
         from pyspark.sql.classic.dataframe import DataFrame as JavaFrame
 
         spark: Any = frame.sparkSession
         spark.sql(f"ADD JAR '{self._jar}'")
-        return JavaFrame(spark._jvm.SparkCount.count(frame._jdf, padding), spark)
+        key = "CAST(key AS STRING)"
+        if late:
+            key = f"concat({key}, '@', unix_millis(timestamp) div {WINDOW_MS} * {WINDOW_MS})"
+        return JavaFrame(spark._jvm.SparkCount.count(frame.selectExpr(f"{key} AS key")._jdf, padding), spark)
 
 
 class Memory:
@@ -208,7 +214,11 @@ def run_way(way: str, setting: Setting) -> Run:
             if way == PENSTOCK:
                 os.environ |= {topologies.INPUT_VARIABLE: workload.topic, topologies.OUTPUT_VARIABLE: output}
                 os.environ[topologies.PADDING_VARIABLE] = str(setting.padding)
-                topology = topologies.padded_count() if setting.padding else topologies.count()
+                os.environ[topologies.LATE_VARIABLE] = str(workload.late)
+                if workload.late:
+                    topology = topologies.late_count()
+                else:
+                    topology = topologies.padded_count() if setting.padding else topologies.count()
                 config = {
                     "application.id": name,
                     "bootstrap.servers": servers,
@@ -219,7 +229,8 @@ def run_way(way: str, setting: Setting) -> Run:
                 streams.process_available()
                 (query,) = streams.queries
             else:
-                java = partial(JavaCount(directory), padding=setting.padding) if way == JAVA else None
+                given = {"padding": setting.padding, "late": workload.late}
+                java = partial(JavaCount(directory), **given) if way == JAVA else None
                 topics = workload.topic, output
                 query = run_by_hand(
                     spark, java or BY_HAND[way], "update", servers, topics, checkpoint, setting.per_trigger
@@ -229,7 +240,8 @@ def run_way(way: str, setting: Setting) -> Run:
         spark.stop()
         if master.startswith("local-cluster"):  # it always keeps its workers' logs there
             shutil.rmtree(_pyspark() / "work", ignore_errors=True)
-    problem = check_topic(servers, output, CountsCheck(workload.counts()))
+    expected = workload.named_windowed_counts() if workload.late else workload.counts()
+    problem = check_topic(servers, output, CountsCheck(expected))
     if problem:
         raise BenchmarkError(f"{way}: wrong output: {problem}")
     stored = sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
@@ -267,14 +279,23 @@ def table(found: Mapping[str, Run]) -> Table:
 @click.option("--master", default="local[2]", show_default=True, help="Also: local-cluster[2,1,1024].")
 @click.option("--skew", type=click.IntRange(min=1), default=1, show_default=True, help="4: a sixteenth buys half.")
 @click.option("--padding", type=click.IntRange(min=0), default=0, show_default=True, help="Bytes beside each count.")
+@click.option("--late", type=click.IntRange(min=0), default=0, help="Counts in windows; a tenth is so many late.")
 @click.option("--empty", is_flag=True, help="Only micro-batches without records.")
 @click.option("--only", metavar="NUMBERS", help=f"Some ways: {', '.join(f'{n} {way}' for n, way in enumerate(WAYS))}.")
 def main(
-    keys: int, records: int, batches: int, master: str, skew: int, padding: int, empty: bool, only: str | None
+    keys: int,
+    records: int,
+    batches: int,
+    master: str,
+    skew: int,
+    padding: int,
+    late: int,
+    empty: bool,
+    only: str | None,
 ) -> None:
     """Count records of many keys on Spark, and print where the time of a micro-batch goes."""
-    ways = [WAYS[int(number)] for number in only.split(",")] if only else list(WAYS[:2] if padding else WAYS)
-    workload = Workload(records, keys=keys, skew=skew)
+    ways = [WAYS[int(number)] for number in only.split(",")] if only else list(WAYS[:2] if padding or late else WAYS)
+    workload = Workload(records, keys=keys, skew=skew, late=late)
     found: dict[str, Run] = {}
     try:
         with (
@@ -301,6 +322,7 @@ def main(
                 output.width = PAGE_WIDTH
             beside = f", {padding} bytes beside each count" if padding else ""
             beside += f", skew {skew}" if skew > 1 else ""
+            beside += f", a tenth late by up to {late} windows" if late else ""
             heading = f"{spark_version()}, {master}: {records:,} records of {keys:,} keys{beside}"
             output.print(heading, table(found), sep="\n")
 

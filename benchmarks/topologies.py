@@ -48,6 +48,7 @@ TABLE_VARIABLE = "BENCHMARK_TABLE"
 PAYMENTS_VARIABLE = "BENCHMARK_PAYMENTS"
 #: The bytes beside each count of padded_count.
 PADDING_VARIABLE = "BENCHMARK_PADDING"
+LATE_VARIABLE = "BENCHMARK_LATE"
 
 
 class Purchase(msgspec.Struct):
@@ -133,6 +134,21 @@ def padded_count() -> Topology:
         .map_values(lambda row: row[:8])
         .to_stream()
         .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.bytes())
+    )
+    return builder.build()
+
+
+def late_count() -> Topology:
+    """Count the purchases of each user and window; those that are late by $BENCHMARK_LATE windows still count."""
+    grace = int(os.environ[LATE_VARIABLE]) * WINDOW
+    builder = StreamsBuilder()
+    (
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.bytes())
+        .group_by_key()
+        .windowed_by(TimeWindows(WINDOW, grace=grace))
+        .count(store="counts")
+        .to_stream(lambda window, _: f"{window.key}@{window.start}")
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.long())
     )
     return builder.build()
 

@@ -18,9 +18,9 @@ public final class SparkCount {
 
     private SparkCount() {}
 
-    /** Returns key and count of each key of a micro-batch; frame: Kafka's records; padding: see PaddedCounter. */
+    /** Returns key and count of each key of a micro-batch; frame: the keys of its records; padding: see PaddedCounter. */
     public static Dataset<Row> count(Dataset<Row> frame, int padding) {
-        return frame.selectExpr("CAST(key AS STRING)").as(Encoders.STRING())
+        return frame.as(Encoders.STRING())
             .groupByKey((MapFunction<String, String>) key -> key, Encoders.STRING())
             .transformWithState(
                 padding == 0 ? new Counter() : new PaddedCounter(padding), TimeMode.None(), OutputMode.Update(), Encoders.tuple(Encoders.STRING(), Encoders.BINARY()))
