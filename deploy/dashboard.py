@@ -12,14 +12,10 @@ from typing import Any
 
 from penstock.supervisor.http.prometheus import metric_name
 from penstock.supervisor.queries.metric import CLIENT_GROUP, DISK_GROUP, PROCESS_GROUP
+from penstock.topology.context.tallies import NODE_GROUP, STORE_GROUP, TASK_GROUP
 from penstock.workers.metrics.client_health import FETCH_GROUP
-from penstock.workers.metrics.task_metrics import DEAD_LETTER_GROUP, NODE_GROUP, TASK_GROUP
-from penstock.workers.thread.thread_status import (
-    STORE_GROUP,
-    THREAD_GROUP,
-    TRANSACTION_GROUP,
-    UPDATER_GROUP,
-)
+from penstock.workers.metrics.task_metrics import DEAD_LETTER_GROUP
+from penstock.workers.thread.thread_status import THREAD_GROUP, TRANSACTION_GROUP, UPDATER_GROUP
 
 #: Grafana's grid has 24 columns.
 WIDTH, HEIGHT, COLUMNS = 8, 7, 24

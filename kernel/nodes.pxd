@@ -8,6 +8,14 @@ cdef class RecordContext:
     cdef bytes written_data
 
 
+cdef class Tally:
+    cdef int64_t count
+    cdef double sum, lowest, highest
+
+    cdef void clear(self) noexcept
+    cdef void note(self, double value) noexcept
+
+
 cdef enum:  # what nodes do with keys, in bits
     NEEDS_BYTES = 1
     READS = 2

@@ -17,6 +17,11 @@ class RecordContext:
     due_ms: int
 
 @final
+class Tally:
+    def add(self, value: float) -> None: ...
+    def take(self) -> tuple[int, float, float, float] | None: ...
+
+@final
 class KeyReader:
     @property
     def serde(self) -> object: ...
@@ -185,6 +190,10 @@ class WindowedKeySink(Node):
         partition_count: Callable[[], int],
         unsent: Callable[[Any, Any, int, _Headers, Exception], None],
     ) -> None: ...
+
+@final
+class Lateness(Node):
+    def __init__(self, task: RecordContext, child: Node, tally: Tally) -> None: ...
 
 @final
 class Source(Node):

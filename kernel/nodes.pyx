@@ -5,6 +5,7 @@ Every operator can be a node that calls Python (PythonNode); those that are hot 
 """
 
 cimport cython
+from libc.math cimport INFINITY
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 
 from penstock.kernel.codecs cimport Rewriter
@@ -49,6 +50,36 @@ cdef class RecordContext:
     def __cinit__(self):
         self.timestamp = self.stream_time_ms = -1
         self.due_ms = INT64_MAX
+
+
+# -- measurements
+
+@cython.final
+cdef class Tally:
+    """The number, the sum and the extremes of measured values since the last take()."""
+
+    def __init__(self):
+        self.clear()
+
+    cdef void clear(self) noexcept:
+        self.count, self.sum, self.lowest, self.highest = 0, 0, INFINITY, -INFINITY
+
+    cdef void note(self, double value) noexcept:
+        self.count += 1
+        self.sum += value
+        self.lowest, self.highest = min(self.lowest, value), max(self.highest, value)
+
+    def add(self, double value):
+        """Add a value."""
+        self.note(value)
+
+    def take(self):
+        """Return count, sum, lowest and highest value, and start again; None without values."""
+        if not self.count:
+            return None
+        taken = self.count, self.sum, self.lowest, self.highest
+        self.clear()
+        return taken
 
 
 # -- keys
@@ -596,6 +627,27 @@ cdef class WindowedKeySink(Node):
 
 
 # -- sources
+
+@cython.final
+cdef class Lateness(Node):
+    """Behind a source: measures stream time minus each record's timestamp, in ms."""
+
+    cdef Tally tally
+
+    def __init__(self, RecordContext task not None, Node child not None, Tally tally not None):
+        Node.__init__(self, task, None, child)
+        self.tally = tally
+
+    cdef int process(self, key, value, int64_t timestamp, headers) except -1:
+        self.tally.note(self.task.stream_time_ms - timestamp)
+        return deliver(self.child, key, value, timestamp, headers)
+
+    cpdef int use_of_key(self, serde) except -1:
+        return self.child.use_of_key(serde)
+
+    cpdef dict known_keys(self, serde):
+        return self.child.known_keys(serde)
+
 
 @cython.final
 cdef class Source(Node):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
 from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
@@ -16,6 +17,7 @@ from .cache.caching_windows import CachingSessionStore, CachingWindowStore
 from .cache.thread_cache import ThreadCache
 from .directory.state_directory import CUSTOM_DIRECTORY, STORES_DIRECTORY
 from .memory_store import InMemoryStore, MemoryLRUCache
+from .metered_stores import metered
 from .rows.bytes_store import BytesStore
 from .rows.own_rows import OwnRows, own_rows
 from .rows.rocksdb_store import RocksDBStore
@@ -67,6 +69,21 @@ def build_store(
     files (wipe the task and restore), LockError if another process has the store open, ProcessorStateError for a
     directory that cannot be used, and for a custom store that fails.
     """
+    began = perf_counter_ns()
+    store = _open(builder, task, directory, cache, recycled, open_rows)
+    if task.tallies is not None:
+        metered(store, task.tallies, perf_counter_ns() - began)
+    return store
+
+
+def _open(
+    builder: StoreBuilder,
+    task: TaskContext,
+    directory: Path | None,
+    cache: ThreadCache | None,
+    recycled: StateStore | None,
+    open_rows: OpenRows | None,
+) -> Any:
     if isinstance(recycled, InMemoryTimeOrderedKeyValueChangeBuffer | CustomStore):
         return recycled.passed_to(task)
     if builder.kind is StoreKind.SUPPRESS_BUFFER:

@@ -14,6 +14,15 @@ _TOTALS = {
     "memtable-bytes-flushed-total": "flush.write.bytes",
     "number-file-errors-total": "no.file.errors",
 }
+#: Counters of which a rate is shown.
+_RATES = {
+    "bytes-written-rate": "bytes.written",
+    "bytes-read-rate": "bytes.read",
+    "memtable-bytes-flushed-rate": "flush.write.bytes",
+    "bytes-written-compaction-rate": "compact.write.bytes",
+    "bytes-read-compaction-rate": "compact.read.bytes",
+    "write-stall-duration-avg": "stall.micros",
+}
 #: Metrics of hits and misses, by the beginning of their counters' names.
 _RATIOS = {
     "memtable-hit-ratio": "memtable",
@@ -30,7 +39,7 @@ def statistics_metrics(text: str) -> dict[str, float]:
 
     A line has a counter (``rocksdb.bytes.read COUNT : 5``) or a distribution (``… P100 : 7.0 COUNT : 2 SUM : 9``).
     """
-    found = {name: numbers for name, numbers in map(_read, text.splitlines()) if numbers}
+    found = _parsed(text)
 
     def count(name: str) -> float:
         return found.get(f"rocksdb.{name}", {}).get("COUNT", 0.0)
@@ -46,6 +55,16 @@ def statistics_metrics(text: str) -> dict[str, float]:
         metrics[f"{name}-avg"] = times.get("SUM", 0.0) / (times.get("COUNT") or 1) / 1000
         metrics[f"{name}-max"] = times.get("P100", 0.0) / 1000
     return metrics
+
+
+def statistics_counters(text: str) -> dict[str, int]:
+    """Return the counters whose growth is shown, by the metric that shows it; bytes, and microseconds of stalls."""
+    found = _parsed(text)
+    return {name: int(found.get(f"rocksdb.{ticker}", {}).get("COUNT", 0)) for name, ticker in _RATES.items()}
+
+
+def _parsed(text: str) -> dict[str, Mapping[str, float]]:
+    return {name: numbers for name, numbers in map(_read, text.splitlines()) if numbers}
 
 
 def _read(line: str) -> tuple[str, Mapping[str, float]]:

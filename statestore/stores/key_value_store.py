@@ -123,7 +123,7 @@ class TaskKeyValueStore(StateStore):
         self._decode = self._row_decoder()
         self._log_value = self.values.log_value
         self._handle: KeyValueHandle | None = None
-        if rows.buffer is not None and self.contexts is None and not self.caching:
+        if rows.buffer is not None and self.contexts is None and not self.caching and task.tallies is None:
             self._handle = KeyValueHandle(self, rows.buffer, self._encode_key, self._decode, self._log_value)
 
     @override

@@ -81,6 +81,9 @@ class StateStore:
     builder: the declaration of the store; task: its task; rows: its bytes.
     """
 
+    #: When the iterators that are open now were opened, by a number, in ms; None if that is not measured.
+    open_iterators: dict[int, int] | None = None
+
     #: Whether puts wait in the record cache, so that a flush sends the changes downstream.
     caching: ClassVar[bool] = False
 

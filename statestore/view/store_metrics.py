@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.topology.context.store_interfaces import StoreBackend, StoreKind
-
 from ..buffers.time_ordered_buffers import InMemoryTimeOrderedKeyValueChangeBuffer
 from ..cache.caching_store import CachingStore
-from ..rows.rocksdb_statistics import statistics_metrics
+from ..metered_stores import scope
+from ..rows.rocksdb_statistics import statistics_counters, statistics_metrics
 from ..rows.rocksdb_store import RocksDBStore
 from ..stores.custom_store import CustomStore
 from ..stores.state_store import StateStore
@@ -36,28 +35,6 @@ PROPERTIES = (
     "background-errors",
 )
 
-_KINDS = {
-    StoreKind.WINDOW: "window-",
-    StoreKind.TIMESTAMPED_WINDOW: "window-",
-    StoreKind.SESSION: "session-",
-}
-
-
-def scope(store: StateStore) -> str:
-    """Return the first part of the tag that names a store, as Kafka Streams' suppliers' metricsScope.
-
-    E.g. "rocksdb", "rocksdb-window", "in-memory-session", "in-memory-suppression".
-    """
-    kind = store.builder.kind
-    if kind is StoreKind.SUPPRESS_BUFFER:
-        return "in-memory-suppression"
-    if store.builder.backend is StoreBackend.LRU:
-        return "in-memory-lru"
-    if store.builder.backend is StoreBackend.CUSTOM:
-        return "custom"
-    where = "rocksdb" if store.persistent else "in-memory"
-    return f"{where}-{_KINDS.get(kind, '')}".rstrip("-")
-
 
 def rocksdb_metrics(store: StateStore) -> dict[str, float]:
     """Return RocksDB's properties of a store, and its statistics if it keeps some; empty for other stores."""
@@ -67,6 +44,12 @@ def rocksdb_metrics(store: StateStore) -> dict[str, float]:
     found = store.rows.properties(PROPERTIES) | {"estimate-num-keys": float(store.rows.approximate_num_entries())}
     statistics = store.rows.statistics()
     return found | statistics_metrics(statistics) if statistics else found
+
+
+def rocksdb_counters(store: StateStore) -> dict[str, int]:
+    """Return the counters of RocksDB's statistics by the metrics that show their growth; empty without statistics."""
+    text = store.rows.statistics() if isinstance(store.rows, RocksDBStore) else ""
+    return statistics_counters(text) if text else {}
 
 
 def store_metrics(store: StateStore) -> dict[str, float]:
@@ -80,6 +63,9 @@ def store_metrics(store: StateStore) -> dict[str, float]:
     found = {"approximate-num-entries": float(entries())}
     if scope(store).startswith("in-memory"):
         found["num-keys"] = found["approximate-num-entries"]
+    if store.open_iterators is not None:
+        found["num-open-iterators"] = float(len(store.open_iterators))
+        found["oldest-iterator-open-since-ms"] = float(min(store.open_iterators.values(), default=0))
     return found
 
 

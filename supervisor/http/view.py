@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.tallies import NODE_GROUP
 from penstock.workers.control.messages import DescribeTopology
 from penstock.workers.metrics import function_metrics, node_samples, task_metrics
 from penstock.workers.metrics.sensors import Metric
@@ -158,7 +159,7 @@ def figures(found: Iterable[Metric]) -> dict[str, object]:
     for metric in found:
         by_group.setdefault(metric.group, []).append(metric)
     return {
-        "sources": _sources(by_group.get(task_metrics.NODE_GROUP, [])),
+        "sources": _sources(by_group.get(NODE_GROUP, [])),
         "nodes": _nodes(by_group.get(node_samples.NODE_GROUP, [])),
         "edges": _edges(by_group.get(node_samples.EDGE_GROUP, [])),
         "functions": _functions(by_group.get(function_metrics.FUNCTION_GROUP, [])),
@@ -185,6 +186,7 @@ def _sources(found: Iterable[Metric]) -> dict[str, dict[str, float]]:
             "latency_max": max(values["record-e2e-latency-max"]),
         }
         for (node,), values in _by_tags(found, "processor-node-id").items()
+        if "process-rate" in values  # at level DEBUG other operators have metrics of this group, too
     }
 
 

@@ -111,7 +111,12 @@ def test_the_same_application_pushes_the_same_names(
         folder = tmp_path / system
         folder.mkdir()
         application = Handover(
-            java, broker.bootstrap_servers, f"telemetry-{system}", given, folder, **{"client.id": system}
+            java,
+            broker.bootstrap_servers,
+            f"telemetry-{system}",
+            given,
+            folder,
+            **{"client.id": system, "metrics.recording.level": "TRACE"},
         )
         if system == "java":
             application.feed()

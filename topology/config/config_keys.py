@@ -216,7 +216,7 @@ _TABLE = (
     ConfigKey("log.summary.interval.ms", MS, 120_000, "How often a stream thread logs a summary; negative: never."),
     ConfigKey("built.in.metrics.version", STRING, "latest", "Names of metrics.", one_of("latest")),
     ConfigKey("metrics.recording.level", STRING, "INFO",
-              "How much is measured; DEBUG and TRACE: RocksDB's statistics, too, which take time at each call.",
+              "How much is measured; DEBUG and TRACE: calls of stores, too, which takes time at each call.",
               words=_words("INFO", "DEBUG", "TRACE")),
     ConfigKey("metrics.num.samples", INT, 2, "Samples kept for a metric.", at_least(1)),
     ConfigKey("metrics.sample.window.ms", MS, 30_000, "Time span of a sample.", at_least(0)),

@@ -14,6 +14,7 @@ from penstock.kernel.nodes import RecordContext, set_types
 
 from ..errors import StreamsError
 from ..records import Change, Headers, Message, TaskId, Windowed
+from .tallies import tallies_for
 from .timers import Timers
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class TaskContext(RecordContext):
         #: Times (ms) that operators need after a restart, by store name: committed with the offsets, and restored
         #: before the topology is compiled (Kafka Streams: ProcessorMetadata).
         self.processor_metadata: dict[str, int] = {}
+        #: What is measured beyond the level INFO; None at this level.
+        self.tallies = tallies_for(config)
         #: What is due at a time in the task's stores.
         self.timers = Timers(self)
 

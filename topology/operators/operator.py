@@ -38,7 +38,8 @@ class NodeContext:
     shared: objects that several operators of the task share, by the object that declares them;
     punctuated(callback, timestamp in ms): runs a user's punctuation with the task's error handling;
     keeps_messages: whether a cache keeps the message of the last put of a key;
-    notes_rows: whether stores must see each read, because a processor wrapper asks whose rows were read;
+    notes_rows: whether stores must see each call, because a processor wrapper asks whose rows were read, or calls are
+    measured;
     guarded(process): process for buffered records, whose errors are handled while their own record context is in place.
     """
 

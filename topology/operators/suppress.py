@@ -9,6 +9,7 @@ from typing_extensions import override
 from penstock.kernel.nodes import Node
 from penstock.kernel.window_nodes import Suppress
 
+from ..context.tallies import rate_and_total
 from ..errors import StreamsError
 from ..records import Change, Headers, ProcessorRecordContext, ValueAndTimestamp
 from ..serdes.windowed_serdes import held_windows
@@ -79,9 +80,13 @@ class KTableSuppressProcessor(TableOperator):
         make_room = self._make_room(node, buffer)
         stream_time = -1
 
+        tally = None if task.tallies is None else task.tallies.of_node(node.name, rate_and_total("suppression-emit"))
+
         def emit(key: object, change: Change, context: ProcessorRecordContext) -> None:
             if change[0] is not None or not until_window_closes:
                 with_record_context(task, context, forward, key, change)
+                if tally is not None:
+                    tally.add(1)
 
         def suppress_row(
             row_key: bytes, buffer_time: int, new: object, old: object, timestamp: int, headers: Headers

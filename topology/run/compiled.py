@@ -9,11 +9,12 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from penstock.kernel.nodes import Guard, Node, PythonNode, node_of
+from penstock.kernel.nodes import Guard, Lateness, Node, PythonNode, node_of
 
 from ..context.error_handling import UNHANDLED, ErrorHandling, raise_noted
 from ..context.exception_handlers import asks_for_sources
 from ..context.processor_wrapper import configured_wrap
+from ..context.tallies import TASK_GROUP, average_and_maximum
 from ..context.task_context import TaskContext
 from ..errors import ConfigError, StreamsError
 from ..graph.processor_topology import Node as Described
@@ -180,6 +181,9 @@ class _Compiler:
 
     def compile_topic(self, node: SourceNode, topic: str) -> CompiledSource:
         child = node_of(self.task, [self.nodes[name] for name in node.children])
+        if self.task.tallies is not None and not self.topology.is_global:
+            tally = self.task.tallies.add(TASK_GROUP, {}, average_and_maximum("record-lateness"))
+            child = Lateness(self.task, child, tally)
         return CompiledSource(node, topic, self.task, child, self.errors)
 
     def compile_matching(self, topic: str) -> CompiledSource | None:
@@ -196,7 +200,7 @@ class _Compiler:
             self.errors.punctuated(node.name),
             partial(self.errors.guard_held, node.name),
             self.keeps_messages,
-            self.wrap is not None,
+            self.wrap is not None or self.task.tallies is not None,
         )
         made = node.operator.compile(context)
         self.contexts[node.name] = context

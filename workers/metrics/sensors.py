@@ -6,8 +6,10 @@ A rate or average covers ``metrics.num.samples`` windows of ``metrics.sample.win
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+from penstock.topology.processor_api import Statistic
 
 #: Kafka's defaults of metrics.sample.window.ms and metrics.num.samples.
 SAMPLE_WINDOW_MS = 30_000
@@ -65,14 +67,18 @@ class Sensor:
 
     def record(self, value: float, now_ms: int, count: int = 1) -> None:
         """Record a value, e.g. the latency of a poll, for each of count events."""
+        self.add(count, value * count, value, value, now_ms)
+
+    def add(self, count: int, total: float, lowest: float, highest: float, now_ms: int) -> None:
+        """Record several values: how many, their sum, the lowest and the highest one."""
         samples = self._samples
         if not samples or now_ms - samples[-1].start_ms >= self._window_ms:
             samples.append(_Sample(now_ms))
         sample = samples[-1]
         sample.count += count
-        sample.sum += value * count
-        sample.highest = max(sample.highest, value)
-        sample.lowest = min(sample.lowest, value)
+        sample.sum += total
+        sample.highest = max(sample.highest, highest)
+        sample.lowest = min(sample.lowest, lowest)
         self.total += count
 
     def average(self, now_ms: int) -> float:
@@ -101,6 +107,16 @@ class Sensor:
     def _live(self, now_ms: int) -> list[_Sample]:
         oldest = now_ms - self._window_ms * (self._samples.maxlen or 1)
         return [sample for sample in self._samples if sample.start_ms >= oldest]
+
+
+#: Functions that read a statistic from a sensor at a time (ms).
+STATISTICS: Mapping[Statistic, Callable[[Sensor, int], float]] = {
+    "avg": Sensor.average,
+    "max": Sensor.highest,
+    "min": Sensor.lowest,
+    "rate": Sensor.rate,
+    "total": lambda sensor, now_ms: float(sensor.total),
+}
 
 
 class SamplingBudget:

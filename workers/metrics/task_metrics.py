@@ -10,18 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from penstock.topology.context.tallies import NODE_GROUP, TASK_GROUP, Tallies
 from penstock.topology.graph.processor_topology import ProcessorTopology, SourceNode
 from penstock.topology.records import TopicPartition
 
 from .sensors import MetricGroup, Sensor, ThreadMetrics, rate_and_total
+from .tally_metrics import TallyMetrics
 
 if TYPE_CHECKING:
     from ..tasks.partition_group import PartitionGroup
 
-TASK_GROUP = "stream-task-metrics"
 #: Penstock's own: written dead letters, by node, exception and topic.
 DEAD_LETTER_GROUP = "penstock-dead-letter-metrics"
-NODE_GROUP = "stream-processor-node-metrics"
 
 
 class Growth:
@@ -62,9 +62,18 @@ class SourceMetrics:
 
 
 class TaskMetrics:
-    """The sensors of one task. thread: the sensors of its stream thread, which sum over its tasks."""
+    """The sensors of one task.
 
-    def __init__(self, thread: ThreadMetrics, topology: ProcessorTopology, full_name: Callable[[str], str]) -> None:
+    thread: the sensors of its stream thread, which sum over its tasks. tallies: None at metrics.recording.level=INFO.
+    """
+
+    def __init__(
+        self,
+        thread: ThreadMetrics,
+        topology: ProcessorTopology,
+        full_name: Callable[[str], str],
+        tallies: Tallies | None = None,
+    ) -> None:
         self.process, self.punctuate, self.commit = thread.sensor(), thread.sensor(), thread.sensor()
         self.active_process_ratio = thread.sensor()
         #: Counts kept where they arise.
@@ -80,6 +89,7 @@ class TaskMetrics:
             for node in topology.nodes.values()
             if isinstance(node, SourceNode)
         ]
+        self._tallied = TallyMetrics(tallies, thread)
         self._by_topic = {topic: source for source in self._sources for topic in source.topics}
 
     def dead_letter(self, node: str, error: Exception, topic: str) -> None:
@@ -108,6 +118,7 @@ class TaskMetrics:
     def _look_at_counts(self, group: PartitionGroup | None, now_ms: int) -> None:
         self._dropped.look(self.dropped_records, now_ms)
         self._enforced.look(self.enforced_processing, now_ms)
+        self._tallied.look(now_ms)
         if group is None:
             return
         for source in self._sources:
@@ -125,6 +136,7 @@ class TaskMetrics:
     ) -> Iterator[MetricGroup]:
         """Yield the metrics of the task and of its source nodes. gauges: further ones of the task."""
         yield MetricGroup(TASK_GROUP, dict(tags), dict(self._task_values(active, now_ms)) | dict(gauges))
+        yield from self._tallied.groups(tags, now_ms)
         for source in self._sources if active else ():
             node = {**tags, "processor-node-id": source.name}
             yield MetricGroup(NODE_GROUP, node, dict(source.values(now_ms)))

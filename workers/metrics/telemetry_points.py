@@ -9,7 +9,16 @@ from penstock.clients.telemetry.telemetry_collector import TelemetryPoint, telem
 from .sensors import MetricGroup, only_grows
 
 #: Metrics that Kafka Streams has as integers; all others are sent as doubles.
-_INTEGERS = frozenset(("alive-stream-threads", "client-state", "thread-start-time", "thread-state"))
+_INTEGERS = frozenset(
+    (
+        "alive-stream-threads",
+        "client-state",
+        "num-open-iterators",
+        "oldest-iterator-open-since-ms",
+        "thread-start-time",
+        "thread-state",
+    )
+)
 
 
 def telemetry_points(groups: Iterable[MetricGroup]) -> Iterator[TelemetryPoint]:

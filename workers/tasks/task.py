@@ -29,6 +29,7 @@ from penstock.topology.records import TaskId, TopicPartition
 from ..group.topic_names import TopicNames
 from ..metrics.custom_metrics import CustomMetrics
 from ..metrics.loop_time import LoopTime
+from ..metrics.rocksdb_rates import RocksDBRates
 from ..metrics.sensors import ThreadMetrics
 from ..metrics.spans import Spans
 from ..metrics.task_metrics import TaskMetrics
@@ -105,7 +106,9 @@ class Task(TaskContext, ABC):
             environment.background,
             self.log,
         )
-        self.metrics = TaskMetrics(environment.metrics, topology, environment.topics.full)
+        self.metrics = TaskMetrics(environment.metrics, topology, environment.topics.full, self.tallies)
+        #: None without statistics.
+        self.rocksdb_rates = None if self.tallies is None else RocksDBRates(environment.metrics)
         self._states = StateMachine(TaskState.CREATED, TASK_TRANSITIONS, self.log, level=logging.DEBUG)
 
     @property

@@ -10,9 +10,11 @@ from dataclasses import InitVar, dataclass
 
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.state_machine import StateMachine
-from penstock.statestore.view.store_metrics import cache_bytes, rocksdb_metrics, scope, store_metrics
+from penstock.statestore.metered_stores import scope
+from penstock.statestore.view.store_metrics import cache_bytes, rocksdb_metrics, store_metrics
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.async_calls import AsyncCalls
+from penstock.topology.context.tallies import STORE_GROUP
 from penstock.topology.records import TopicPartition
 
 from ..control.messages import Status, TaskStatus, ThreadControl
@@ -35,7 +37,6 @@ THREAD_GROUP = "stream-thread-metrics"
 UPDATER_GROUP = "stream-state-updater-metrics"
 #: Penstock's own.
 TRANSACTION_GROUP = "penstock-transaction-metrics"
-STORE_GROUP = "stream-state-metrics"
 
 
 @dataclass(eq=False)
@@ -108,6 +109,8 @@ class StatusReporter:
         self.metrics.restore_remaining = reader.remaining()
         for task in tasks:
             task.look(sum(reader.restored(task).values()))
+            if task.rocksdb_rates is not None:
+                task.rocksdb_rates.look(task.state_manager.stores.values(), now_ms)
         return Status(
             self.states.state.name,
             statuses,
@@ -214,6 +217,8 @@ class Measurement:
             values = {**store_metrics(store), **rocksdb_metrics(store)}
             if store.name in restored:
                 values["restore-total"] = float(restored[store.name])
+            if task.rocksdb_rates is not None:
+                values |= task.rocksdb_rates.values(store.name, now_ms)
             yield MetricGroup(STORE_GROUP, {**tags, f"{scope(store)}-state-id": store.name}, values)
 
     def _lags(self, task: StreamTask) -> Iterator[MetricGroup]:
