@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Serdes, StreamPartitioner, StreamsBuilder, StreamsConfig, StreamsError
+from penstock import Serde, Serdes, StreamPartitioner, StreamsBuilder, StreamsConfig, StreamsError
 from penstock.testing import TopologyTestDriver
 from penstock.topology.graph.topology import Topology
 
@@ -26,6 +26,16 @@ class ByHeader(StreamPartitioner[str, str]):
         self.calls.append((topic, key, value, headers, partition_count))
         to = dict(headers or ()).get("to")
         return None if to is None else [int(number) for number in to.split(b",") if number]
+
+
+class Digits(Serde[str]):
+    """Writes only numbers."""
+
+    def serialize(self, topic: str, data: str | None) -> bytes | None:
+        return None if data is None else b"%d" % int(data)
+
+    def deserialize(self, topic: str, data: bytes | None) -> str | None:
+        return None if data is None else data.decode()
 
 
 def driver_of(declare: Callable[[StreamsBuilder], Any]) -> TopologyTestDriver:
@@ -157,3 +167,38 @@ def test_the_processing_handler_decides_about_a_partitioner_that_fails(text: Opt
             driver.create_input_topic("in", Serdes.string(), Serdes.string()).pipe_input("k", value)
         assert sent(driver, "out") == [(b"0", 0), (b"1", 1)]
         assert sum(driver.dropped_records().values()) == 2
+
+
+@pytest.mark.parametrize("failing", ["partitioner", "topic", "serde"])
+@pytest.mark.parametrize("before", ["nothing", "a merge"])
+def test_the_processing_handler_decides_about_a_sink_behind_a_source(
+    text: Options, failing: str, before: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No operator before it has a guard; the other child of the source still gets the record."""
+    builder = StreamsBuilder()
+    stream = builder.stream(["in", "also"], **text)
+    if before == "a merge":
+        stream = stream.merge(builder.stream("more", **text))
+    if failing == "partitioner":
+        stream.to("out", partitioner=lambda topic, key, value, count: int(value), **text)
+    elif failing == "topic":
+        stream.to(lambda key, value, context: "out" if int(value) >= 0 else "none", **text)
+    else:
+        stream.to("out", key_serde=Serdes.string(), value_serde=Digits())
+    stream.to("all", **text)
+    config = StreamsConfig(
+        {
+            "application.id": "app",
+            "bootstrap.servers": "x:1",
+            "processing.exception.handler": "log_and_continue",
+            "errors.dead.letter.queue.topic.name": "dead",
+        }
+    )
+    with TopologyTestDriver(builder.build(), config) as driver:
+        for value in ("0", "zero", "1"):
+            driver.create_input_topic("in", Serdes.string(), Serdes.string()).pipe_input("k", value)
+        assert [value for value, _ in sent(driver, "out")] == [b"0", b"1"]
+        assert [value for value, _ in sent(driver, "all")] == [b"0", b"zero", b"1"]
+        assert [value for value, _ in sent(driver, "dead")] == [b"zero"]
+        assert sum(driver.dropped_records().values()) == 1
+    assert caplog.text.count("the record is dropped") == 1

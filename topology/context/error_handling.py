@@ -86,9 +86,7 @@ class ErrorHandling:
         name = self.task.at or "unknown"
         if not isinstance(error, Exception):
             raise_noted(error, self._where(name, key))
-        message = self.task.message
-        context = self._context(name, message, self.task.timestamp, self.task.headers)
-        self._send_dead_letters(name, error, self.processing(context, None, error))
+        self._fail(name, error)
         raise self._failed(name, error, key) from error
 
     def raise_flush_failure(self, store_name: str, error: BaseException) -> NoReturn:
@@ -102,8 +100,7 @@ class ErrorHandling:
         if not isinstance(error, Exception):
             raise_noted(error, what)
         if name is not None and not isinstance(error, UNHANDLED):
-            context = self._context(name, message, self.task.timestamp, self.task.headers)
-            self._send_dead_letters(name, error, self.processing(context, None, error))
+            self._fail(name, error)
         raise ProcessorStateError(f"{what}: {_text(error)}") from error
 
     def raise_extraction_failure(self, name: str, message: Message, error: BaseException) -> NoReturn:
@@ -233,6 +230,15 @@ class ErrorHandling:
                 name,
                 *(("-",) * 3 if message is None else (message.topic(), message.partition(), message.offset())),
             )
+
+    def _fail(self, name: str, error: Exception) -> None:
+        """Write the dead letter of a failure that ends the task.
+
+        A handler that may continue is not called: its answer could not be followed, and guards have called it already.
+        """
+        if not self.guards_nodes:
+            context = self._context(name, self.task.message, self.task.timestamp, self.task.headers)
+            self._send_dead_letters(name, error, self.processing(context, None, error))
 
     def _drop(self, name: str, reason: str, error: Exception) -> None:
         """Count a dropped record. Its exception, with all its causes, loses its traceback."""

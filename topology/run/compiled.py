@@ -180,11 +180,21 @@ class _Compiler:
                 self.sources[full] = self.compile_topic(node, full)
 
     def compile_topic(self, node: SourceNode, topic: str) -> CompiledSource:
-        child = node_of(self.task, [self.nodes[name] for name in node.children])
+        child = self.first_of(node)
         if self.task.tallies is not None and not self.topology.is_global:
             tally = self.task.tallies.add(TASK_GROUP, {}, average_and_maximum("record-lateness"))
             child = Lateness(self.task, child, tally)
         return CompiledSource(node, topic, self.task, child, self.errors)
+
+    def first_of(self, node: SourceNode | ProcessorNode) -> Node:
+        """Return the node after one that does nothing with records; it has no guard that sees exceptions of a sink."""
+        sinks = {name for name in node.children if isinstance(self.topology.nodes[name], SinkNode)}
+        found = ((name, self.nodes[name]) for name in node.children)
+        return node_of(self.task, [self.guarded(child) if name in sinks else child for name, child in found])
+
+    def guarded(self, node: Node) -> Node:
+        """Return a node whose exceptions the processing handler judges, if it may continue."""
+        return Guard(node, self.errors.judge, UNHANDLED) if self.errors.guards_nodes else node
 
     def compile_matching(self, topic: str) -> CompiledSource | None:
         node = next((node for pattern, node in self.patterns if pattern.fullmatch(topic)), None)
@@ -207,9 +217,7 @@ class _Compiler:
         compiled = made if isinstance(made, Node) else PythonNode(self.task, node.name, made)
         if self.wrap is not None:
             compiled = PythonNode(self.task, node.name, self.wrap(node.name, compiled.receive))
-        if self.errors.guards_nodes and compiled is not context.child:
-            compiled = Guard(compiled, self.errors.judge, UNHANDLED)
-        return compiled
+        return self.first_of(node) if compiled is context.child else self.guarded(compiled)
 
     def mark_replayable(self) -> None:
         """Mark waiting records as replayable if only the source and stateless operators have processed them."""
