@@ -1,20 +1,17 @@
 """The endpoints: each is a function from a request to a response, run in a thread so that it may block.
 
-The parameters of a query are validated first, and have limits.
+The parameters of a query are validated first; see parameters.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote
 
 import orjson
 from anyio import CapacityLimiter, to_thread
@@ -26,15 +23,19 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from penstock.topology.errors import StreamsError
-from penstock.topology.query.isolation_level import IsolationLevel
-from penstock.topology.query.position import Position
-from penstock.workers.control.messages import ReadStore
 
 from ..logs.log_floods import bounded_logger
-from ..queries.store_changes import Subscribe
 from ..queries.store_routing import Found, QueryError, position_json
 from . import arrow, host_watch, prometheus, subscriptions
 from .forwarding import ARROW, CHANGES, FORWARDED
+from .parameters import (
+    ArrowParameters,
+    arrow_parameters,
+    decoded,
+    decoded_query,
+    store_parameters,
+    subscribe_parameters,
+)
 from .security import HEALTH_PATHS, Gate, HttpAddress
 from .view import HttpView
 
@@ -52,33 +53,6 @@ FILES = {
     "/dashboard.css": ("dashboard.css", "text/css; charset=utf-8"),
     "/dashboard.js": ("dashboard.js", "text/javascript; charset=utf-8"),
 }
-
-
-LIMIT = 100
-LIMIT_MAX = 10_000
-TIMEOUT_MS = 5_000
-TIMEOUT_MAX_MS = 30_000
-_LAST = (1 << 63) - 1
-_NAMES = (
-    "from",
-    "to",
-    "prefix",
-    "limit",
-    "reverse",
-    "partition",
-    "max_lag",
-    "time_from",
-    "time_to",
-    "timeout_ms",
-    "local",
-    "everywhere",
-    "isolation",
-    "at_least",
-    "changelog",
-    "after",
-)
-#: One offset of at_least=: topic-partition:offset.
-_BOUND = re.compile(r"(.+)-(\d{1,10}):(\d{1,19})", re.ASCII)
 
 
 def http_app(view: HttpView, address: HttpAddress, stopping: asyncio.Event) -> Starlette:
@@ -100,7 +74,9 @@ def http_app(view: HttpView, address: HttpAddress, stopping: asyncio.Event) -> S
         route("/stores", lambda view, _: answer(view.stores())),
         Route("/sql", _sql(view), methods=["POST"]),
         route("/stores/{name}", _store),
-        Route(f"/stores/{{name}}/{CHANGES}", subscriptions.endpoint(view.changes, stopping, _subscribe, _error)),
+        Route(
+            f"/stores/{{name}}/{CHANGES}", subscriptions.endpoint(view.changes, stopping, subscribe_parameters, _error)
+        ),
         route("/stores/{name}/{key:path}", _store),
         route("/dashboard.json", lambda view, _: answer(view.dashboard())),
         route("/pause", lambda view, _: answer(view.administration.pause()), "POST"),
@@ -285,163 +261,3 @@ def _restart(view: HttpView, request: Request) -> Response:
 def _file(name: str, content_type: str) -> Endpoint:
     data = (PAGES / name).read_bytes()
     return lambda view, request: Response(data, media_type=content_type)
-
-
-@dataclass(frozen=True, slots=True)
-class StoreParameters:
-    """A read, its time limit (s), and whether it is for this host's tasks only."""
-
-    request: ReadStore
-    timeout: float
-    local: bool
-
-
-def decoded(part: str) -> str:
-    """Return a part of a path without percent encoding; raises QueryError if it is not UTF-8."""
-    try:
-        return unquote(part, errors="strict")
-    except UnicodeDecodeError:
-        raise _not_text(part) from None
-
-
-def decoded_query(scope: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return names and values of a request's query; raises QueryError if they are not UTF-8."""
-    query = scope["query_string"].decode("latin-1")
-    try:
-        return parse_qsl(query, keep_blank_values=True, errors="strict")
-    except UnicodeDecodeError:
-        raise _not_text(query) from None
-
-
-def _not_text(text: str) -> QueryError:
-    return _bad(f"{text!r} is not UTF-8. Write keys that are bytes as hexadecimal digits.")
-
-
-def store_parameters(store: str, key: str | None, given: Sequence[tuple[str, str]]) -> StoreParameters:
-    """Return the read that a URL requests. given: names and values of its query. Raises QueryError."""
-    query = _checked(given, [name for name in _NAMES if key is None or name not in ("from", "to", "prefix")])
-    request = ReadStore(
-        0,
-        store,
-        key,
-        query.get("from"),
-        query.get("to"),
-        query.get("prefix"),
-        _number(query, "time_from", None, 0, _LAST),
-        _number(query, "time_to", None, 0, _LAST),
-        _number(query, "limit", LIMIT, 1, LIMIT_MAX) or LIMIT,
-        _boolean(query, "reverse"),
-        _number(query, "partition", None, 0, (1 << 31) - 1),
-        _number(query, "max_lag", None, 0, _LAST),
-        _boolean(query, "everywhere"),
-        after=query.get("after"),
-        isolation=_isolation(query),
-        at_least=_bound(query),
-        changelog=_boolean(query, "changelog"),
-    )
-    timeout_ms = _number(query, "timeout_ms", TIMEOUT_MS, 1, TIMEOUT_MAX_MS) or TIMEOUT_MS
-    if request.changelog and request.isolation is not IsolationLevel.READ_COMMITTED:
-        raise _bad("changelog=true is for rows of a commit: add isolation=read_committed.")
-    if request.after is not None and (request.partition is None or key is not None):
-        raise _bad("after= is for the pages of one partition: add partition=, and leave out the key.")
-    if re.fullmatch("[0-9a-f]*", request.after or "") is None:
-        raise _bad(f"after={request.after!r} must be the after of the previous page's response.")
-    if request.everywhere and key is None:
-        raise _bad("everywhere= is for a key; a range is read everywhere anyway.")
-    if request.prefix is not None and (request.key_from is not None or request.key_to is not None):
-        raise _bad("prefix= is already a range: leave out from= and to=.")
-    if request.time_from is not None and request.time_to is not None and request.time_from > request.time_to:
-        raise _bad(f"time_from={request.time_from} is after time_to={request.time_to}.")
-    return StoreParameters(request, timeout_ms / 1000, _boolean(query, "local"))
-
-
-@dataclass(frozen=True, slots=True)
-class ArrowParameters(StoreParameters):
-    """A scan: of these columns, None for all, or of a schema, as bytes. only_columns: without rows."""
-
-    columns: tuple[str, ...] | None
-    schema: bytes | None
-    only_columns: bool
-
-
-def arrow_parameters(store: str, given: Sequence[tuple[str, str]]) -> ArrowParameters:
-    """Return the scan that a URL requests; see store_parameters."""
-    query = dict(given)
-    for name in ("reverse", "max_lag", "everywhere"):
-        if name in query:
-            raise _bad(f"{name}= is not for rows as Arrow.")
-    if query.get("limit", "0") != "0":
-        raise _bad("limit= is not for rows as Arrow; limit=0 returns only the columns.")
-    own = {"columns", "schema", "limit"}
-    read = store_parameters(store, None, [(name, value) for name, value in given if name not in own])
-    if len({name for name, _ in given}) < len(given):
-        raise _bad("A parameter is given twice.")
-    names = query.get("columns")
-    try:
-        schema = base64.urlsafe_b64decode(query["schema"]) if "schema" in query else None
-    except ValueError:
-        raise _bad("schema= is not base64.") from None
-    columns = None if names is None else tuple(names.split(","))
-    return ArrowParameters(read.request, read.timeout, read.local, columns, schema, "limit" in query)
-
-
-def _subscribe(request: Request) -> Subscribe:
-    """Return the subscription that a request asks for; a browser that connects again sends Last-Event-ID."""
-    query = _checked(decoded_query(request.scope), ("key", "prefix", "partition", "from"))
-    start = request.headers.get("last-event-id") or query.get("from")
-    if "key" in query and "prefix" in query:
-        raise _bad("key= is one key and prefix= many: leave out one of them.")
-    partition = _number(query, "partition", None, 0, (1 << 31) - 1)
-    return Subscribe(decoded(request.path_params["name"]), query.get("key"), query.get("prefix"), partition, start)
-
-
-def _checked(given: Sequence[tuple[str, str]], known: Collection[str]) -> dict[str, str]:
-    """Return the parameters of a query by name. Raises QueryError for an unknown or repeated one."""
-    for name, _ in given:
-        if name not in known:
-            raise _bad(f"There is no parameter {name!r} here; there are {', '.join(known)}.")
-    query = dict(given)
-    if len(query) < len(given):
-        raise _bad("A parameter is given twice.")
-    return query
-
-
-def _number(query: Mapping[str, str], name: str, default: int | None, lowest: int, highest: int) -> int | None:
-    text = query.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 19 and lowest <= int(text) <= highest):
-        raise _bad(f"{name}={text!r} must be a whole number from {lowest} to {highest}.")
-    return int(text)
-
-
-def _isolation(query: Mapping[str, str]) -> IsolationLevel | None:
-    text = query.get("isolation")
-    if text is None:
-        return None
-    try:
-        return IsolationLevel(text.lower())
-    except ValueError:
-        raise _bad(f"isolation={text!r} must be {' or '.join(level.value for level in IsolationLevel)}.") from None
-
-
-def _bound(query: Mapping[str, str]) -> Position:
-    position = Position()
-    for text in query["at_least"].split(",") if "at_least" in query else ():
-        found = _BOUND.fullmatch(text)
-        if found is None or int(found[3]) > _LAST:
-            raise _bad(f"at_least={text!r} must be topic-partition:offset, or several of them with commas.")
-        position = position.with_component(found[1], int(found[2]), int(found[3]))
-    return position
-
-
-def _boolean(query: Mapping[str, str], name: str) -> bool:
-    text = query.get(name, "false")
-    if text not in ("true", "false"):
-        raise _bad(f"{name}={text!r} must be true or false.")
-    return text == "true"
-
-
-def _bad(message: str) -> QueryError:
-    """Return the error for a request that cannot be answered."""
-    return QueryError(400, "BAD_REQUEST", message)
