@@ -68,7 +68,7 @@ class CustomStore(StateStore):
         return self._custom
 
     @override
-    def query(self, query: Query[R]) -> QueryResult[R]:
+    def query(self, query: Query[R], rows_max: int | None = None) -> QueryResult[R]:
         with self._named("query()"):
             return self._custom.query(query)
 

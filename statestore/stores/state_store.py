@@ -152,9 +152,12 @@ class StateStore:
         """
         return not self._reads_committed and self.rows.can_wait()
 
-    def query(self, query: Query[R]) -> QueryResult[R]:
-        """Return the answer to a query of interactive queries v2, without a position (KIP-796)."""
-        return query_store(self, query)
+    def query(self, query: Query[R], rows_max: int | None = None) -> QueryResult[R]:
+        """Return the answer to a query of interactive queries v2, without a position (KIP-796).
+
+        rows_max: the number of rows after which a list ends; None for all.
+        """
+        return query_store(self, query, rows_max)
 
     def read_only(self, isolation: IsolationLevel) -> Any:
         """Return this store for reads of an isolation level (KIP-892; Java: ReadOnlyKeyValueStore.readOnly).

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, TypeVar
 
 from penstock.topology.context.store_facades import view_of_results
@@ -44,8 +45,11 @@ _HEADERS_QUERIES = (
 )
 
 
-def query_store(store: Any, query: Query[R]) -> QueryResult[R]:
-    """Return the answer of a task's store; what its serdes raise becomes a failure with STORE_EXCEPTION."""
+def query_store(store: Any, query: Query[R], rows_max: int | None = None) -> QueryResult[R]:
+    """Return the answer of a task's store; what its serdes raise becomes a failure with STORE_EXCEPTION.
+
+    rows_max: the number of rows after which a list ends; None for all.
+    """
     builder: StoreBuilder = store.builder
     read = _reader(builder, query)
     if read is None:
@@ -54,7 +58,10 @@ def query_store(store: Any, query: Query[R]) -> QueryResult[R]:
             described += " with headers"
         return QueryResult.for_unknown_query_type(query, described)
     try:
-        return QueryResult.for_result(read(store, query))
+        found = read(store, query)
+        if read not in (_of_key, _of_version):
+            found = list(islice(found, rows_max))
+        return QueryResult.for_result(found)
     except Exception as error:  # noqa: BLE001  the caller's key, or a user's serde
         return QueryResult.for_failure(FailureReason.STORE_EXCEPTION, f"{type(error).__name__}: {error}")
 
@@ -89,25 +96,25 @@ def _of_key(store: Any, query: Any) -> Any:
     return None if found is None else _shown(store, query, query.key, found)
 
 
-def _of_range(store: Any, query: Any) -> list[Any]:
+def _of_range(store: Any, query: Any) -> Iterator[Any]:
     scan = store.reverse_range if query.result_order is ResultOrder.DESCENDING else store.range
     return _rows(store, query, scan(query.lower_bound, query.upper_bound))
 
 
-def _of_windows(store: Any, query: Any) -> list[Any]:
+def _of_windows(store: Any, query: Any) -> Iterator[Any]:
     found = store.fetch_range(query.key, query.time_from, query.time_to)
     if isinstance(query, WindowKeyQuery):
         return _rows(store, query, found)
     return _rows(store, query, ((Windowed(query.key, at, store.window_end(at)), value) for at, value in found))
 
 
-def _of_window_starts(store: Any, query: Any) -> list[Any]:
+def _of_window_starts(store: Any, query: Any) -> Iterator[Any]:
     first = 0 if query.time_from is None else query.time_from
     last = TIMESTAMP_MAX if query.time_to is None else query.time_to
     return _rows(store, query, store.fetch_all(first, last))
 
 
-def _of_sessions(store: Any, query: Any) -> list[Any]:
+def _of_sessions(store: Any, query: Any) -> Iterator[Any]:
     return _rows(store, query, store.fetch(query.key))
 
 
@@ -121,17 +128,19 @@ def _of_version(store: Any, query: VersionedKeyQuery[Any, Any]) -> Any:
     return None if found is None else _view(store, found)
 
 
-def _of_versions(store: Any, query: MultiVersionedKeyQuery[Any, Any]) -> list[Any]:
+def _of_versions(store: Any, query: MultiVersionedKeyQuery[Any, Any]) -> Iterator[Any]:
     first = 0 if query.from_timestamp is None else query.from_timestamp
     last = TIMESTAMP_MAX if query.to_timestamp is None else query.to_timestamp
-    found = [_view(store, version) for version in store.get_versions(query.key, first, last)]
-    return found[::-1] if query.result_order is ResultOrder.ASCENDING else found
+    found = store.get_versions(query.key, first, last)
+    if query.result_order is ResultOrder.ASCENDING:
+        found = reversed(list(found))
+    return (_view(store, version) for version in found)
 
 
-def _rows(store: Any, query: Query[Any], rows: Iterable[tuple[Any, Any]]) -> list[Any]:
+def _rows(store: Any, query: Query[Any], rows: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
     if isinstance(query, _HEADERS_QUERIES):
-        return [_shown(store, query, key, value) for key, value in rows]
-    return [(key, _shown(store, query, key, value)) for key, value in rows]
+        return (_shown(store, query, key, value) for key, value in rows)
+    return ((key, _shown(store, query, key, value)) for key, value in rows)
 
 
 def _shown(store: Any, query: Query[Any], key: Any, value: Any) -> Any:

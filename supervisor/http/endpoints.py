@@ -26,7 +26,7 @@ from penstock.topology.errors import StreamsError
 
 from ..logs.log_floods import bounded_logger
 from ..queries.store_routing import Found, QueryError, position_json
-from . import arrow, host_watch, prometheus, subscriptions
+from . import arrow, host_watch, prometheus, state_query, subscriptions
 from .forwarding import ARROW, CHANGES, FORWARDED
 from .parameters import (
     ArrowParameters,
@@ -184,6 +184,8 @@ def _store(view: HttpView, request: Request) -> Response:
     name, key = decoded(request.path_params["name"]), request.path_params.get("key")
     if key is None and wants_arrow(request.headers.get("accept", "")):
         return arrow_rows(view, request, arrow_parameters(name, decoded_query(request.scope)))
+    if key is None and any(parameter == state_query.QUERY for parameter, _ in decoded_query(request.scope)):
+        return _answer_query(view, request, state_query.query_parameters(name, decoded_query(request.scope)))
     parameters = store_parameters(name, None if key is None else decoded(key), decoded_query(request.scope))
     forwarded = FORWARDED in request.headers
     wait = 0 if forwarded else parameters.timeout  # the host that forwards asks again
@@ -195,6 +197,20 @@ def _store(view: HttpView, request: Request) -> Response:
             404, "NO_SUCH_KEY", f"The store {name} has nothing for the key {decoded(key)!r}.", tasks=found.tasks
         )
     return Response(_rows_json(found, limit, forwarded), media_type="application/json")
+
+
+def _answer_query(view: HttpView, request: Request, parameters: state_query.QueryParameters) -> Response:
+    """Return the answers to a query of interactive queries v2."""
+    forwarded = FORWARDED in request.headers
+    timeout = parameters.timeout
+    found = view.hosted_queries.answer(
+        parameters.request,
+        parameters.rows_max,
+        timeout,
+        parameters.local or forwarded,
+        0 if forwarded else timeout,
+    )
+    return Response(state_query.answer_json(found), media_type="application/json")
 
 
 def arrow_rows(view: HttpView, request: Request, parameters: ArrowParameters) -> Response:

@@ -12,13 +12,17 @@ import orjson
 from typing_extensions import override
 
 from penstock.topology.query.position import Position
+from penstock.topology.query.state_query_request import StateQueryRequest
 from penstock.workers.control.messages import ReadStore
 from penstock.workers.group.streams_metadata import HostInfo
-from penstock.workers.queries.store_answers import Row
+from penstock.workers.queries.store_answers import PartitionResults, Row
 
-from ..queries.store_routing import RETRY_SECONDS, Found, QueryError, RemoteHosts, Scans
+from ..queries.state_query import QueriedHosts
+from ..queries.store_routing import RETRY_SECONDS, Found, QueryError, RemoteHosts, Scans, read_position
 from ..queries.store_scans import Table
 from ..sql.sql_result import METADATA
+from . import state_query
+from .parameters import bound_text
 
 #: Marks a request from another host of the application, which is answered from this host's tasks alone. Otherwise two
 #: hosts that consider each other the owner would forward a request forever.
@@ -37,7 +41,7 @@ def host_headers(token: str | None) -> dict[str, str]:
     return {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
 
 
-class HttpHosts(RemoteHosts):
+class HttpHosts(RemoteHosts, QueriedHosts):
     """token: this host's token; the other hosts must have the same."""
 
     def __init__(self, token: str | None) -> None:
@@ -66,6 +70,13 @@ class HttpHosts(RemoteHosts):
             position=_position(answer),
             changelog=changelog,
         )
+
+    @override
+    def query(self, host: HostInfo, request: StateQueryRequest[Any], rows_max: int, timeout: float) -> PartitionResults:
+        status, answer = self._get(host, state_query.path_of(request, rows_max), timeout)
+        if status != http.client.OK:
+            raise refusal(host, status, answer)
+        return state_query.results_of(answer)
 
     @override
     def columns(self, host: HostInfo, store: str, timeout: float) -> Table:
@@ -153,19 +164,14 @@ def unreachable(host: HostInfo, error: Exception) -> QueryError:
 
 def _position(answer: Mapping[str, Any]) -> Position | None:
     """Return the position in a response; JSON has text as keys."""
-    offsets: Mapping[str, Mapping[str, int]] | None = answer["position"]
-    if offsets is None:
-        return None
-    return Position.from_map({topic: {int(p): at for p, at in mine.items()} for topic, mine in offsets.items()})
+    return read_position(answer["position"])
 
 
 def path_of(request: ReadStore) -> str:
     """Return path and query string of a request, as endpoints.py reads them."""
     names = {name: getattr(request, name) for name in _SAME} | {"from": request.key_from, "to": request.key_to}
     names["isolation"] = None if request.isolation is None else request.isolation.value
-    names["at_least"] = (
-        ",".join(f"{at.topic}-{at.partition}:{to}" for at, to in request.at_least.offsets.items()) or None
-    )
+    names["at_least"] = bound_text(request.at_least)
     if request.columns is not None:
         names |= {"limit": None, "schema": base64.urlsafe_b64encode(request.columns).decode()}
     names |= {name: "true" for name in ("reverse", "everywhere", "changelog") if getattr(request, name)}

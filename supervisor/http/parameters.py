@@ -22,7 +22,7 @@ LIMIT = 100
 LIMIT_MAX = 10_000
 TIMEOUT_MS = 5_000
 TIMEOUT_MAX_MS = 30_000
-_LAST = (1 << 63) - 1
+INT64_MAX = (1 << 63) - 1
 _NAMES = (
     "from",
     "to",
@@ -85,19 +85,19 @@ def store_parameters(store: str, key: str | None, given: Sequence[tuple[str, str
         query.get("from"),
         query.get("to"),
         query.get("prefix"),
-        whole_number(query, "time_from", None, 0, _LAST),
-        whole_number(query, "time_to", None, 0, _LAST),
+        whole_number(query, "time_from", None, 0, INT64_MAX),
+        whole_number(query, "time_to", None, 0, INT64_MAX),
         whole_number(query, "limit", LIMIT, 1, LIMIT_MAX) or LIMIT,
         boolean(query, "reverse"),
         whole_number(query, "partition", None, 0, (1 << 31) - 1),
-        whole_number(query, "max_lag", None, 0, _LAST),
+        whole_number(query, "max_lag", None, 0, INT64_MAX),
         boolean(query, "everywhere"),
         after=query.get("after"),
         isolation=isolation_of(query),
         at_least=bound_of(query),
         changelog=boolean(query, "changelog"),
     )
-    timeout_ms = whole_number(query, "timeout_ms", TIMEOUT_MS, 1, TIMEOUT_MAX_MS) or TIMEOUT_MS
+    timeout = timeout_of(query)
     if request.changelog and request.isolation is not IsolationLevel.READ_COMMITTED:
         raise bad_request("changelog=true is for rows of a commit: add isolation=read_committed.")
     if request.after is not None and (request.partition is None or key is not None):
@@ -110,7 +110,7 @@ def store_parameters(store: str, key: str | None, given: Sequence[tuple[str, str
         raise bad_request("prefix= is already a range: leave out from= and to=.")
     if request.time_from is not None and request.time_to is not None and request.time_from > request.time_to:
         raise bad_request(f"time_from={request.time_from} is after time_to={request.time_to}.")
-    return StoreParameters(request, timeout_ms / 1000, boolean(query, "local"))
+    return StoreParameters(request, timeout, boolean(query, "local"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +174,11 @@ def whole_number(query: Mapping[str, str], name: str, default: int | None, lowes
     return int(text)
 
 
+def timeout_of(query: Mapping[str, str]) -> float:
+    """Return the time limit in seconds. Raises QueryError."""
+    return (whole_number(query, "timeout_ms", TIMEOUT_MS, 1, TIMEOUT_MAX_MS) or TIMEOUT_MS) / 1000
+
+
 def isolation_of(query: Mapping[str, str]) -> IsolationLevel | None:
     """Return the isolation level, None for the default. Raises QueryError."""
     text = query.get("isolation")
@@ -192,10 +197,15 @@ def bound_of(query: Mapping[str, str]) -> Position:
     position = Position()
     for text in query["at_least"].split(",") if "at_least" in query else ():
         found = _BOUND.fullmatch(text)
-        if found is None or int(found[3]) > _LAST:
+        if found is None or int(found[3]) > INT64_MAX:
             raise bad_request(f"at_least={text!r} must be topic-partition:offset, or several of them with commas.")
         position = position.with_component(found[1], int(found[2]), int(found[3]))
     return position
+
+
+def bound_text(bound: Position) -> str | None:
+    """Return at_least= for a position, as bound_of reads it; None for an empty one."""
+    return ",".join(f"{at.topic}-{at.partition}:{offset}" for at, offset in bound.offsets.items()) or None
 
 
 def boolean(query: Mapping[str, str], name: str) -> bool:

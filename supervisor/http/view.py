@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -20,6 +20,7 @@ from ..control.administration import Administration
 from ..control.status_json import TaskOfThreadJson
 from ..queries.metric import metrics
 from ..queries.queries import Answers
+from ..queries.state_query import HostedQueries, QueriedHosts
 from ..queries.store_changes import StoreChanges
 from ..queries.store_routing import RETRY_SECONDS, QueryError, RemoteHosts, StoreQueries
 from ..queries.store_scans import StoreScans
@@ -36,14 +37,19 @@ DESCRIBE_SECONDS = 5.0
 Tags = tuple[str, ...]
 
 
+class OtherHosts(RemoteHosts, QueriedHosts, Protocol):
+    """The application's other hosts."""
+
+
 class HttpView:
     """Any thread may use it; it may wait for the supervisor's loop."""
 
     def __init__(
-        self, supervisor: Supervisor, administration: Administration, config: StreamsConfig, remote: RemoteHosts
+        self, supervisor: Supervisor, administration: Administration, config: StreamsConfig, remote: OtherHosts
     ) -> None:
         self.administration = administration
         self.queries = StoreQueries(supervisor, config["application.server"], remote)
+        self.hosted_queries = HostedQueries(supervisor, self.queries, remote)
         self.scans = StoreScans(supervisor, self.queries)
         self.sql = SqlQueries(self.scans, config)
         self.changes = StoreChanges(supervisor, self.queries, config)

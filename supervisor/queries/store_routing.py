@@ -145,15 +145,19 @@ class StoreQueries:
         return self._read(replace(request, everywhere=True), timeout, local)
 
     def _read(self, request: ReadStore, timeout: float, local: bool) -> Found:
-        if not self._supervisor.states.state.is_running_or_rebalancing:
-            state = self._supervisor.states.state.name
-            raise QueryError(503, "NOT_RUNNING", f"The application is {state}.", RETRY_SECONDS)
+        self.check_running()
         answers = self._ask(request, timeout)
         for answer in answers:
             _check_request(answer)
         if request.partition is None and (request.key is None or request.everywhere):
             return self._range(request, answers, timeout, local)
         return self._one(request, answers, timeout, local)
+
+    def check_running(self) -> None:
+        """Raise QueryError unless the application is RUNNING or REBALANCING."""
+        if not self._supervisor.states.state.is_running_or_rebalancing:
+            state = self._supervisor.states.state.name
+            raise QueryError(503, "NOT_RUNNING", f"The application is {state}.", RETRY_SECONDS)
 
     def _ask(self, request: ReadStore, timeout: float) -> list[StoreRead]:
         one = request.key is not None and not request.everywhere
@@ -168,7 +172,7 @@ class StoreQueries:
         """Return the columns of a store, as store_scans.Table, on each other host with a part of it."""
         if self._remote is None:
             return []
-        return [self._remote.columns(host, store, timeout) for host in self._hosts_with(store)]
+        return [self._remote.columns(host, store, timeout) for host in self.hosts_with(store)]
 
     # -- one key, or one partition
 
@@ -259,7 +263,7 @@ class StoreQueries:
         wanted = max(answer.partitions for answer in answers)
         if not local and len(tasks) < wanted:
             assert self._remote is not None
-            for host in self._hosts_with(request.store):
+            for host in self.hosts_with(request.store):
                 part = self._remote.read(host, request, timeout)
                 rows += part.rows
                 answered += part.tasks
@@ -285,7 +289,7 @@ class StoreQueries:
         complete = len(tasks) >= wanted
         return Found(_ordered(request, rows), sorted(tasks), complete=complete, position=merged(positions), scans=scans)
 
-    def _hosts_with(self, store: str) -> list[HostInfo]:
+    def hosts_with(self, store: str) -> list[HostInfo]:
         """Return the other hosts with a part of a store."""
         return [m.host_info for m in self._others() if store in m.state_store_names]
 
@@ -335,6 +339,13 @@ def position_json(position: Position | None) -> dict[str, dict[str, int]] | None
     if position is None:
         return None
     return {topic: {str(p): offset for p, offset in mine.items()} for topic, mine in position.to_map().items()}
+
+
+def read_position(offsets: Mapping[str, Mapping[str, int]] | None) -> Position | None:
+    """Return the position that position_json has written."""
+    if offsets is None:
+        return None
+    return Position.from_map({topic: {int(p): at for p, at in mine.items()} for topic, mine in offsets.items()})
 
 
 def _check_bound(answers: list[StoreRead]) -> None:

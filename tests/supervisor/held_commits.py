@@ -56,9 +56,8 @@ class Held:
             "penstock.http.port": 0,
         }
 
-    @contextmanager
-    def running(self) -> Iterator[KafkaStreams]:
-        builder = StreamsBuilder()
+    def declare(self, builder: StreamsBuilder) -> Any:
+        """Declare the stores, and return the stream that fills them."""
         stream = builder.stream(self.source, key_serde=TEXT, value_serde=TEXT).process_values(CommitsOnRequest)
         grouped = stream.group_by_key()
         in_memory = StoreBackend.IN_MEMORY
@@ -69,16 +68,22 @@ class Held:
         grouped.windowed_by(TimeWindows(1_000)).count(store=Materialized("memory-windows", store_type=in_memory))
         grouped.windowed_by(SessionWindows(1_000)).count(store=Materialized("sessions", caching=False))
         builder.global_table(self.table, key_serde=TEXT, value_serde=TEXT, store="names")
+        return stream
+
+    @contextmanager
+    def running(self) -> Iterator[KafkaStreams]:
+        builder = StreamsBuilder()
+        self.declare(builder)
         with KafkaStreams(builder.build(), self.config) as streams:
             streams.start()
             eventually(lambda: streams.state.name == "RUNNING", "it runs")
             yield streams
 
-    def produce(self, *records: tuple[str, str], topic: str | None = None) -> Position:
-        """Write records with one timestamp; returns the position of the last one of the source."""
+    def produce(self, *records: tuple[str, str], topic: str | None = None, timestamp: int = 5_000) -> Position:
+        """Write records with one timestamp (ms); returns the position of the last one of the source."""
         producer = Producer({"bootstrap.servers": self.servers})
         for key, value in records:
-            producer.produce(topic or self.source, key=key, value=value, timestamp=5_000)
+            producer.produce(topic or self.source, key=key, value=value, timestamp=timestamp)
         assert producer.flush(30) == 0
         self._written += 0 if topic else len(records)
         return self.at(self._written - 1)

@@ -45,11 +45,17 @@ def test_each_host_answers_for_all_hosts_and_a_standby_within_its_lag(
             part = http.get("/stores/counts?limit=1000&local=true")
             assert (part["complete"], len(part["tasks"])) == (False, PARTITIONS // 2)
             positions_of_all_hosts(http, counting)
+            queries_of_all_hosts(http, counting)
         a_standby_answers(HttpClient.of(one), counting.source)
         two._http.stop()
         gone = HttpClient.of(one).ask("/stores/counts")
         assert (gone.status, gone.error["code"]) == (503, "HOST_UNREACHABLE")
         assert gone.error["retry_after_seconds"] >= 1
+        partitions = HttpClient.of(one).get("/stores/counts?query=RangeQuery&limit=1000")["partitions"]
+        left = {number for number, one in partitions.items() if one["position"] is None}
+        assert len(left) == PARTITIONS // 2, "those of the other host, from standby tasks or not at all"
+        active = HttpClient.of(one).get("/stores/counts?query=RangeQuery&require_active=true")["partitions"]
+        assert {active[number]["failure"]["reason"] for number in left} == {"NOT_ACTIVE"}
 
 
 def positions_of_all_hosts(http: HttpClient, counting: Counting) -> None:
@@ -73,6 +79,20 @@ def positions_of_all_hosts(http: HttpClient, counting: Counting) -> None:
         beyond = f"/stores/counts?partition={number}&at_least={counting.source}-{number}:{offset + 1}&timeout_ms=2000"
         refused = http.ask(beyond).error
         assert (refused["code"], refused["position"]) == ("NOT_UP_TO_BOUND", {counting.source: {number: offset}})
+
+
+def queries_of_all_hosts(http: HttpClient, counting: Counting) -> None:
+    """Interactive queries v2 are answered by the active tasks of both hosts, each with its position."""
+    found = http.get("/stores/counts?query=RangeQuery&limit=1000&require_active=true")
+    assert sorted(found["partitions"], key=int) == [str(number) for number in range(PARTITIONS)]
+    assert sum(len(one["result"]) for one in found["partitions"].values()) == KEYS
+    assert sum(offset + 1 for offset in found["position"][counting.source].values()) == 2 * KEYS
+    one = http.get("/stores/counts?query=TimestampedKeyQuery&key=key-1")["partitions"]
+    assert [part["result"]["value"] for part in one.values() if part["result"] is not None] == [2]
+    local = http.get("/stores/counts?query=RangeQuery&local=true&require_active=true")["partitions"]
+    assert [part["failure"]["reason"] for part in local.values() if "failure" in part] == ["NOT_ACTIVE"] * (
+        PARTITIONS // 2
+    )
 
 
 def a_standby_answers(http: HttpClient, source: str) -> None:

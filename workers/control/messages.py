@@ -219,10 +219,14 @@ class ShowChanges:
 class AnswerRequest:
     """Command: answer a request of interactive queries v2; the answer is a CommandResult with QueryResults by
     partition.
+
+    rows_max: of a request in text form, whose keys are text, and whose results are JSON with at most so many rows; see
+    state_query_text.py.
     """
 
     id: int
     request: StateQueryRequest[Any]
+    rows_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,11 @@ Follows Kafka Streams' KafkaStreams.query and StoreQueryUtils.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from penstock.statestore.stores.state_store import StateStore
-from penstock.topology.errors import StreamsError
+from penstock.topology.errors import SerializationError, StreamsError
 from penstock.topology.query.position import Position
 from penstock.topology.query.state_query_request import StateQueryRequest
 from penstock.topology.query.state_query_result import FailureReason, QueryResult
@@ -19,19 +18,36 @@ from penstock.topology.records import TaskId
 
 from ..tasks.task import Task
 from ..tasks.task_state import TaskState
-from .store_reads import StoreReader
+from .state_query_text import read_query, shown_result
+from .store_answers import PartitionResults, absent
+from .store_reads import StoreReader, check_readable
 
-#: By partition; that of a global store has no partition.
-PartitionResults = Mapping[int | None, QueryResult[Any]]
 
-
-def answer_request(request: StateQueryRequest[Any], reader: StoreReader) -> PartitionResults:
+def answer_request(
+    request: StateQueryRequest[Any], reader: StoreReader, rows_max: int | None = None
+) -> PartitionResults:
     """Return the answers of the tasks here that have the store. Raises UnknownStateStoreError.
 
-    Tasks that are being restored and standby tasks answer, too, unless the request requires active ones.
+    Tasks that are being restored and standby tasks answer, too, unless the request requires active ones. rows_max: of a
+    request in text form, see AnswerRequest; it raises BadKeyError for keys and bounds that do not fit the store, and
+    has an answer for each partition, NOT_PRESENT for those of other processes.
     """
+    if rows_max is None:
+        return _answers(request, reader, None)
+    builder = reader.builder(request.store_name)
+    check_readable(builder)
+    reader.check_bound(request.store_name, request.position_bound.position)
+    request = replace(request, query=read_query(request.query, builder))
+    found = _answers(request, reader, rows_max)
+    if None in found:
+        return found
+    wanted = range(reader.partitions_of(request.store_name)) if request.partitions is None else request.partitions
+    return {**dict.fromkeys(wanted, absent(request.store_name)), **found}
+
+
+def _answers(request: StateQueryRequest[Any], reader: StoreReader, rows_max: int | None) -> PartitionResults:
     if reader.is_global(request.store_name):
-        return {None: _of_global(request, reader)}
+        return {None: _of_global(request, reader, rows_max)}
     tasks: dict[TaskId, Task] = {**reader.task_manager.standby.all_tasks(), **reader.task_manager.active.all_tasks()}
     mine = {task_id: task for task_id, task in tasks.items() if request.store_name in task.state_manager.stores}
     wanted = [
@@ -39,7 +55,10 @@ def answer_request(request: StateQueryRequest[Any], reader: StoreReader) -> Part
         for task_id, task in sorted(mine.items())
         if request.partitions is None or task_id.partition in request.partitions
     ]
-    return {**_beyond(request, reader), **{partition: _of_task(request, task, reader) for partition, task in wanted}}
+    return {
+        **_beyond(request, reader),
+        **{partition: _of_task(request, task, reader, rows_max) for partition, task in wanted},
+    }
 
 
 def _beyond(request: StateQueryRequest[Any], reader: StoreReader) -> PartitionResults:
@@ -50,16 +69,18 @@ def _beyond(request: StateQueryRequest[Any], reader: StoreReader) -> PartitionRe
     return {partition: QueryResult.for_failure(FailureReason.DOES_NOT_EXIST, message) for partition in missing}
 
 
-def _of_global(request: StateQueryRequest[Any], reader: StoreReader) -> QueryResult[Any]:
+def _of_global(request: StateQueryRequest[Any], reader: StoreReader, rows_max: int | None) -> QueryResult[Any]:
     """Return the answer of a global store, which has all records up to its position; Kafka Streams answers none."""
     store, position = (
         reader.global_state.task.stores[request.store_name],
         reader.global_state.position(request.store_name),
     )
-    return _run(request, store, position, "the global task")
+    return _run(request, store, position, "the global task", rows_max)
 
 
-def _of_task(request: StateQueryRequest[Any], task: Task, reader: StoreReader) -> QueryResult[Any]:
+def _of_task(
+    request: StateQueryRequest[Any], task: Task, reader: StoreReader, rows_max: int | None
+) -> QueryResult[Any]:
     active = task.kind == "task"
     if request.is_require_active and not (active and task.state is TaskState.RUNNING):
         role = "an active" if active else "a standby"
@@ -75,12 +96,20 @@ def _of_task(request: StateQueryRequest[Any], task: Task, reader: StoreReader) -
         store = reader.isolated(task.state_manager.stores[request.store_name], request.isolation_level)
     except StreamsError as error:
         return QueryResult.for_failure(FailureReason.STORE_EXCEPTION, str(error))
-    return _run(request, store, position, f"task {task.task_id}")
+    return _run(request, store, position, f"task {task.task_id}", rows_max)
 
 
-def _run(request: StateQueryRequest[Any], store: StateStore, position: Position | None, where: str) -> QueryResult[Any]:
+def _run(
+    request: StateQueryRequest[Any], store: StateStore, position: Position | None, where: str, rows_max: int | None
+) -> QueryResult[Any]:
     began = time.perf_counter_ns()
-    found = replace(store.query(request.query), position=position)
+    found = replace(store.query(request.query, None if rows_max is None else rows_max + 1), position=position)
+    if rows_max is not None and found.is_success:
+        try:
+            found = replace(found, value=shown_result(request.query, found.value, store, rows_max))
+        except SerializationError as error:
+            failure: QueryResult[Any] = QueryResult.for_failure(FailureReason.STORE_EXCEPTION, str(error))
+            found = replace(failure, position=position)
     if not request.execution_info_enabled:
         return found
     info = f"Handled in {type(store).__name__} of {where} in {time.perf_counter_ns() - began} ns"

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.topology.query.position import Position
+from penstock.topology.query.state_query_result import FailureReason, QueryResult
+
+#: The answers to a request of interactive queries v2 by partition; that of a global store has no partition.
+PartitionResults = Mapping[int | None, QueryResult[Any]]
 
 
 class Row(NamedTuple):
@@ -99,3 +103,17 @@ class ChangelogView:
     key: bytes | None
     prefix: bytes | None
     has_pages: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShownResult:
+    """The result of a query as JSON. truncated: whether there are more rows than were requested."""
+
+    json: bytes
+    truncated: bool = False
+
+
+def absent(store: str) -> QueryResult[Any]:
+    """Return the failure of a partition without a task here."""
+    message = f"The partition of {store} is not on this host now"
+    return QueryResult.for_failure(FailureReason.NOT_PRESENT, message)

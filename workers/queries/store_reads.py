@@ -96,7 +96,7 @@ class StoreReader:
         topology = next(t for t in self.topologies if request.store in t.stores)
         builder = topology.stores[request.store]
         check_readable(builder)
-        self._check_bound(request, topology)
+        self.check_bound(request.store, request.at_least)
         topics = self._topics(request.store)
         self.check_partition(request.store, request.partition)
         if request.key is None or request.everywhere:
@@ -129,19 +129,30 @@ class StoreReader:
         """Return the number of a store's partitions, on all hosts."""
         return self._partitions(self._topics(store))
 
-    def _check_bound(self, request: ReadStore, topology: ProcessorTopology) -> None:
-        """Raise BadKeyError for a bound that the store can never reach: of partitions that are not its input."""
+    def builder(self, store: str) -> StoreBuilder:
+        """Return how a store is built. Raises UnknownStateStoreError."""
+        if self.is_global(store):
+            found: StoreBuilder = self.global_state.task.stores[store].builder
+            return found
+        return next(topology.stores[store] for topology in self.topologies if store in topology.stores)
+
+    def check_bound(self, store: str, bound: Position) -> None:
+        """Raise BadKeyError for a bound that a store can never reach: of partitions that are not its input."""
+        if self.is_global(store):
+            if not bound.is_empty:
+                raise BadKeyError("at_least= is for stores of tasks; every host has all rows of a global store.")
+            return
+        topology = next(t for t in self.topologies if store in t.stores)
         inputs = {self.topics.full(topic) for topic in topology.source_topics}
-        for topic, partition in request.at_least.offsets:
+        for topic, partition in bound.offsets:
             if topic not in inputs:
                 known = ", ".join(sorted(inputs))
-                raise BadKeyError(f"at_least= names {topic}, which is no input of {request.store}; these are: {known}.")
+                raise BadKeyError(f"at_least= names {topic}, which is no input of {store}; these are: {known}.")
             if not 0 <= partition < self.partition_count(topic):
                 raise BadKeyError(f"at_least= names partition {partition} of {topic}, which does not exist.")
 
     def _read_global(self, request: ReadStore) -> StoreRead:
-        if not request.at_least.is_empty:
-            raise BadKeyError("at_least= is for stores of tasks; every host has all rows of a global store.")
+        self.check_bound(request.store, request.at_least)
         store = self.global_state.task.stores[request.store]
         rows = self._rows(request, store, store, GLOBAL)
         position = self.global_state.position(request.store)
@@ -151,7 +162,7 @@ class StoreReader:
         """Return the columns of a store; None if no running task here has it. Raises UnknownStateStoreError."""
         if self.is_global(store):
             return columns_read([self.global_state.task.stores[store]])
-        check_readable(next(t.stores[store] for t in self.topologies if store in t.stores))
+        check_readable(self.builder(store))
         tasks = self.task_manager.active.running.values()
         return columns_read([task.state_manager.stores[store] for task in tasks if store in task.topology.stores])
 

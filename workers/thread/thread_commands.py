@@ -164,7 +164,7 @@ def answer(query: Query, reader: StoreReader, is_settled: bool = True) -> Comman
 
 def answer_query(command: AnswerRequest, reader: StoreReader) -> CommandResult:
     """Return the answers of the tasks here; see state_query_answers.py."""
-    return answered(command.id, lambda: answer_request(command.request, reader))
+    return answered(command.id, lambda: answer_request(command.request, reader, command.rows_max))
 
 
 def answered(command_id: int, answer: Callable[[], object]) -> CommandResult:
