@@ -1,7 +1,8 @@
 """The pictures of README.md, from a real application: ``python -m publish.pictures``. Needs Chromium and a broker.
 
 A topology counts flights by carrier on two stream threads while flights arrive. docs/pictures/dashboard.png is its
-dashboard as Chromium shows it, docs/pictures/top.svg what ``penstock top`` prints.
+dashboard as Chromium shows it, docs/pictures/store.png the page of its store, docs/pictures/top.svg what ``penstock
+top`` prints.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 CARRIERS = ("AA", "B6", "DL", "EV", "MQ", "UA", "US", "WN")
 AIRPORTS = ("EWR", "JFK", "LGA")
 TOPICS = SOURCE, BY_CARRIER, DELAYED = "flights", "flights-by-carrier", "delayed-flights"
+#: How long a page may take to show what was requested, in seconds.
+SHOW_SECONDS = 5
 #: How long the application runs before the pictures, in seconds: the dashboard shows the last five minutes.
 RUN_SECONDS = 280
 #: Of the dashboard's picture, in pixels.
@@ -101,6 +104,11 @@ class Browser:
         """Show a page."""
         self._call("POST", "/url", {"url": url})
 
+    def click(self, element_id: str) -> None:
+        """Click an element."""
+        script = "document.getElementById(arguments[0]).click()"
+        self._call("POST", "/execute/sync", {"script": script, "args": [element_id]})
+
     def screenshot(self, to: Path) -> None:
         """Write what is shown as PNG."""
         to.write_bytes(base64.b64decode(self._call("GET", "/screenshot")))
@@ -162,6 +170,11 @@ def main() -> None:
                     window.open(f"http://127.0.0.1:{streams.http_port}/")
                     time.sleep(RUN_SECONDS)
                     window.screenshot(PICTURES / "dashboard.png")
+                    window.open(f"http://127.0.0.1:{streams.http_port}/store?name=flights-by-carrier")
+                    time.sleep(SHOW_SECONDS)
+                    window.click("watch")
+                    time.sleep(SHOW_SECONDS)
+                    window.screenshot(PICTURES / "store.png")
                 with find(StreamsConfig(config)) as running:
                     terminal(running.ask("status"), PICTURES / "top.svg")
         finally:

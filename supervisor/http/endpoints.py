@@ -50,6 +50,9 @@ PAGES = Path(__file__).parent / "dashboard"
 #: File and content type of the dashboard's parts, by path.
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
+    "/store": ("store.html", "text/html; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/store.js": ("store.js", "text/javascript; charset=utf-8"),
     "/dashboard.css": ("dashboard.css", "text/css; charset=utf-8"),
     "/dashboard.js": ("dashboard.js", "text/javascript; charset=utf-8"),
 }

@@ -26,8 +26,8 @@ BODY_BYTES_MAX = 65_536
 #: Maximum number of concurrent requests, except health checks; others are refused with 503.
 REQUESTS_MAX = 96
 HEALTH_PATHS = ("/health/live", "/health/ready")
-#: Served without a token: health checks, and the page that prompts for the token.
-OPEN_PATHS = (*HEALTH_PATHS, "/", "/dashboard.css", "/dashboard.js")
+#: Served without a token: health checks, and the pages that prompt for the token.
+OPEN_PATHS = (*HEALTH_PATHS, "/", "/store", "/dashboard.css", "/page.js", "/dashboard.js", "/store.js")
 #: A request target that names the server, as for a proxy (RFC 9112, absolute-form): it overrides the Host header.
 _ABSOLUTE = re.compile(rb"https?://([^/?#]*)(.*)", re.IGNORECASE)
 #: Sent with each response. The page loads everything from this server, and no other site may frame it.

@@ -4,9 +4,7 @@
 const EVERY_MS = 2000;
 const HISTORY = 150; // five minutes
 const SVG = "http://www.w3.org/2000/svg";
-const by = (id) => document.getElementById(id);
 const history = { rate: [], lag: [], memory: [] };
-let token = sessionStorage.getItem("penstock-token") || "";
 let loadedAt = 0;
 let drawnTopology = "";
 let edges = new Map();
@@ -14,9 +12,6 @@ let timer = 0;
 
 // -- words
 
-const number = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-const small = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
-const count = (value) => (value === null || value === undefined ? "?" : number.format(value));
 const rate = (value) => (value < 10 ? small : number).format(value);
 const bytes = (value) => (value >= 2 ** 30 ? `${small.format(value / 2 ** 30)} GiB` : `${number.format(value / 2 ** 20)} MiB`);
 
@@ -29,23 +24,7 @@ function duration(seconds) {
   return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
 }
 
-function tone(state) {
-  if (state === "RUNNING") return "good";
-  return ["ERROR", "PENDING_ERROR", "DEAD", "NOT_RUNNING"].includes(state) ? "bad" : "warn";
-}
-
 // -- elements
-
-function text(element, value) {
-  if (element.textContent !== value) element.textContent = value;
-}
-
-function make(name, className, value) {
-  const element = document.createElement(name);
-  if (className) element.className = className;
-  if (value !== undefined) element.textContent = value;
-  return element;
-}
 
 function shape(name, attributes, parent, value) {
   const element = document.createElementNS(SVG, name);
@@ -53,26 +32,6 @@ function shape(name, attributes, parent, value) {
   if (value !== undefined) element.textContent = value;
   parent.append(element);
   return element;
-}
-
-// Rows stay where they are while their key does, so that a focused button keeps the focus.
-function fill(table, items, keyOf, build) {
-  const body = table.tBodies[0];
-  const labels = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
-  const old = new Map([...body.rows].map((row) => [row.dataset.key, row]));
-  items.forEach((item, index) => {
-    const key = String(keyOf(item));
-    let row = old.get(key);
-    old.delete(key);
-    if (!row) {
-      row = make("tr");
-      row.dataset.key = key;
-      for (const label of labels) row.append(Object.assign(make("td"), { title: "" })), (row.lastChild.dataset.label = label);
-    }
-    if (body.rows[index] !== row) body.insertBefore(row, body.rows[index] || null);
-    build(item, row.cells);
-  });
-  for (const row of old.values()) row.remove();
 }
 
 // Shows the number of rows of a table; a long one is closed until a click opens it.
@@ -117,6 +76,7 @@ function show({ status, topology, sources, nodes, edges: flows, functions, dead_
   showTasks(status.threads);
   showLag(status.threads);
   if (topology) showTopology(topology, sources, nodes, flows);
+  if (topology) showStores(topology);
   showFunctions(functions);
   showHot(nodes, sources);
   showButtons(status);
@@ -288,6 +248,17 @@ function showLag(threads) {
   });
 }
 
+function showStores(topology) {
+  const stores = [...topology.stores, ...topology.global_stores.map((name) => ({ name, kind: "global" }))].filter(canBeRead);
+  by("stores-section").hidden = stores.length === 0;
+  fill(by("stores"), stores, (store) => store.name, (store, cells) => {
+    if (!cells[0].firstChild) cells[0].append(Object.assign(make("a", "", store.name), { href: storePath(store.name) }));
+    text(cells[1], kindOf(store));
+    text(cells[2], store.key_serde || "–");
+    text(cells[3], store.value_serde || "–");
+  });
+}
+
 // -- the topology
 
 function showTopology(topology, sources, nodes, flows) {
@@ -392,27 +363,10 @@ function connect(svg, from, to, link) {
 
 // -- asking and doing
 
-function say(message) {
-  by("message").hidden = !message;
-  text(by("message"), message);
-}
-
-async function ask(path, method = "GET") {
-  const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  const answer = await fetch(path, { method, headers, cache: "no-store" });
-  const value = await answer.json();
-  if (answer.status === 401) {
-    openToken(true);
-    throw new Error(token ? "The application does not take this token." : "This application shows itself to those who have its token.");
-  }
-  if (!answer.ok) throw new Error(value.error ? value.error.message : `HTTP ${answer.status}`);
-  return value;
-}
-
 async function act(path, button) {
   button.disabled = true;
   try {
-    await ask(path, "POST");
+    await ask(path, { method: "POST" });
     say("");
   } catch (error) {
     say(error.message);
@@ -429,11 +383,6 @@ function showButtons(status) {
   for (const button of document.querySelectorAll("button.restart")) button.disabled = !allowed;
   for (const button of [by("pause"), by("resume"), ...document.querySelectorAll("button.restart")])
     button.title = token ? "" : "Enter the token first";
-}
-
-function openToken(open) {
-  by("token-form").hidden = !open;
-  by("unlock").setAttribute("aria-expanded", String(open));
 }
 
 let looking = false;
@@ -468,19 +417,6 @@ by("pause").addEventListener("click", () => {
   if (confirm("Pause processing on this host?")) act("/pause", by("pause"));
 });
 by("resume").addEventListener("click", () => act("/resume", by("resume")));
-by("unlock").addEventListener("click", () => {
-  openToken(by("token-form").hidden);
-  if (!by("token-form").hidden) by("token").focus();
-});
-by("token-form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  token = by("token").value;
-  sessionStorage.setItem("penstock-token", token);
-  by("token").value = "";
-  say("");
-  openToken(false);
-  look();
-});
 document.addEventListener("visibilitychange", look);
 window.addEventListener("resize", center);
 setInterval(showAge, 1000);
