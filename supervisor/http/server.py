@@ -94,7 +94,8 @@ class HttpServer:
             logger.exception("The HTTP server has failed; the application continues without it")
 
     def stop(self) -> None:
-        """End the server, with a moment for pending requests."""
+        """End the server, with a moment for pending requests, and the process that waits for a query in SQL."""
+        self.sql.close()
         if self._thread is None:
             return
         self._server.should_exit = True

@@ -14,15 +14,29 @@ import os
 import resource
 import sys
 import threading
+import zoneinfo
 from base64 import b64decode
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-import duckdb
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
+
+class WithoutPandas:
+    """Hides pandas: pyarrow would import it, and take twice as long."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        """Find nothing. Raises ModuleNotFoundError for pandas."""
+        if name == "pandas":
+            raise ModuleNotFoundError(name=name)
+
+
+sys.meta_path.insert(0, WithoutPandas)
+
+import duckdb  # noqa: E402
+import pyarrow as pa  # noqa: E402
+import pyarrow.compute as pc  # noqa: E402
+import pyarrow.dataset as ds  # noqa: E402
 
 #: The settings of the database. Nothing can change them after lock_configuration.
 SETTINGS = {
@@ -57,6 +71,8 @@ _LAST_CHARACTER = chr(sys.maxunicode)
 _SURROGATES = range(0xD800, 0xE000)
 #: DuckDB and Arrow may read two stores at a time.
 _turn = threading.Lock()
+#: Loaded now, because later no file can be opened; pyarrow looks it up for times.
+UTC = zoneinfo.ZoneInfo("UTC")
 
 
 class RefusedError(Exception):
@@ -432,7 +448,10 @@ def main(descriptor: int) -> None:
     """Run the query that the parent sends."""
     os.dup2(descriptor, CONNECTION)
     connection = Connection(CONNECTION)
-    asked = json.loads(_received(connection))
+    try:
+        asked = json.loads(_received(connection))
+    except GoneError:  # no query has come
+        return
     database = opened(asked["memory_bytes"])
     close_doors(asked["memory_bytes"])
     try:

@@ -1,5 +1,7 @@
 """Runs SQL over state stores: a process with DuckDB for each query, and the scans of stores that it asks for.
 
+A process starts slowly, so the one of the next query is started behind each query, and waits for it (SpareProcess).
+
 Messages, both ways as bytes with their length (multiprocessing.connection). The process asks, as JSON:
 
     {"table": store}                               the columns of a store
@@ -41,6 +43,8 @@ from .sql_result import METADATA, SqlResult, positions_json
 QUERIES_MAX = 4
 #: How long stream threads may take for an answer, in seconds; a query may take less.
 READ_SECONDS = 30.0
+#: How long the process of the next query waits for it, in seconds.
+SPARE_SECONDS = 600.0
 #: Longest query, in bytes.
 QUERY_BYTES_MAX = 64 << 10
 #: The end of a stream of Arrow.
@@ -73,6 +77,7 @@ class SqlQueries:
         self._rows_max: int = config["penstock.sql.rows.max"]
         self._timeout: float = config["penstock.sql.timeout.ms"] / 1000
         self._free = threading.BoundedSemaphore(QUERIES_MAX)
+        self._spare = SpareProcess(SPARE_SECONDS)
 
     def run(self, query: SqlQuery) -> SqlResult:
         """Return the result of a query. Raises QueryError, and ConfigError without penstock-streams[sql]."""
@@ -86,10 +91,16 @@ class SqlQueries:
             raise QueryError(503, "TOO_MANY_REQUESTS", text, RETRY_SECONDS)
         try:
             timeout = min(query.timeout or self._timeout, self._timeout)
-            with _Running(query, self._scans, timeout, self._memory_bytes, self._rows_max) as running:
+            process = self._spare.take()
+            with _Running(query, self._scans, process, timeout, self._memory_bytes, self._rows_max) as running:
                 return running.result()
         finally:
+            self._spare.start()
             self._free.release()
+
+    def close(self) -> None:
+        """End the process of the next query."""
+        self._spare.close()
 
     def result(self, query: SqlQuery) -> SqlResult:
         """Return the result of a query, for programs.
@@ -106,11 +117,114 @@ class SqlQueries:
             raise kinds.get(error.status, StreamsError)(error.message) from None
 
 
+class DuckDBProcess:
+    """A process for one query. connection: to it. Close it."""
+
+    def __init__(self) -> None:
+        mine, its = socket.socketpair()
+        self.connection = Connection(mine.detach())
+        with its:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-s", "-P", str(_SCRIPT), str(its.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=[its.fileno()],
+                    cwd="/",
+                    env={"PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)},
+                )
+            except BaseException:
+                self.connection.close()
+                raise
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended, and can run nothing."""
+        return self._process.poll() is not None
+
+    def kill(self) -> None:
+        """End it."""
+        self._process.kill()
+
+    def wait(self) -> int:
+        """Return its exit code."""
+        return self._process.wait()
+
+    def close(self) -> None:
+        """End it, and release everything."""
+        self.kill()
+        self.wait()
+        self.connection.close()
+
+
+class SpareProcess:
+    """The process of the next query, which waits for it. Any thread may use it.
+
+    It ends when no query has taken it for a time, and with this process, because its connection then ends.
+    """
+
+    def __init__(self, idle_seconds: float) -> None:
+        self._idle_seconds = idle_seconds
+        self._spare: DuckDBProcess | None = None
+        self._timer: threading.Timer | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def take(self) -> DuckDBProcess:
+        """Return the spare process, or a new one."""
+        spare = self._taken()
+        if spare is not None:
+            if not spare.has_ended:
+                return spare
+            spare.close()
+        return DuckDBProcess()
+
+    def start(self) -> None:
+        """Start the process of the next query, unless it exists."""
+        with self._lock:
+            if self._spare is not None or self._is_closed:
+                return
+            self._spare = DuckDBProcess()
+            self._timer = threading.Timer(self._idle_seconds, self.end)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def end(self) -> None:
+        """End the spare process, if there is one."""
+        spare = self._taken()
+        if spare is not None:
+            spare.close()
+
+    def close(self) -> None:
+        """End the spare process, and start no other."""
+        with self._lock:
+            self._is_closed = True
+        self.end()
+
+    def _taken(self) -> DuckDBProcess | None:
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            spare, self._spare = self._spare, None
+            return spare
+
+
 class _Running:
     """One query, and its process. A context manager that ends both."""
 
-    def __init__(self, query: SqlQuery, scans: StoreScans, timeout: float, memory_bytes: int, rows_max: int) -> None:
+    def __init__(
+        self,
+        query: SqlQuery,
+        scans: StoreScans,
+        process: DuckDBProcess,
+        timeout: float,
+        memory_bytes: int,
+        rows_max: int,
+    ) -> None:
         self._query = query
+        self._process = process
+        self._connection = process.connection
         self._scans = scans
         self._timeout = timeout
         self._memory_bytes = memory_bytes
@@ -124,19 +238,6 @@ class _Running:
 
     def __enter__(self) -> _Running:
         with self._stack:
-            mine, its = socket.socketpair()
-            self._connection = Connection(mine.detach())
-            self._stack.callback(self._connection.close)
-            with its:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-s", "-P", str(_SCRIPT), str(its.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    pass_fds=[its.fileno()],
-                    cwd="/",
-                    env={"PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)},
-                )
             self._stack.callback(self._end)
             timer = threading.Timer(self._timeout, self._is_over)
             timer.daemon = True
@@ -149,8 +250,7 @@ class _Running:
         self._stack.close()
 
     def _end(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        self._process.close()
         for scan, _ in self._open:
             scan.close()
 
@@ -255,8 +355,7 @@ class _Running:
         if self._is_late:
             text = f"The query has not ended within {self._timeout:g} s, and was stopped (penstock.sql.timeout.ms)."
             return QueryError(400, "QUERY_TIMEOUT", text)
-        self._process.wait()
-        return self._out_of_memory(f" (its process has ended: {self._process.returncode})")
+        return self._out_of_memory(f" (its process has ended: {self._process.wait()})")
 
     def _out_of_memory(self, more: str = "") -> QueryError:
         text = f"The query needs more memory than {self._memory_bytes} bytes (penstock.sql.memory.bytes){more}."

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.supervisor.queries.store_routing import QueryError
 from penstock.supervisor.queries.store_scans import Table
-from penstock.supervisor.sql.sql_queries import QUERIES_MAX, SqlQueries, SqlQuery
+from penstock.supervisor.sql.sql_queries import QUERIES_MAX, DuckDBProcess, SpareProcess, SqlQueries, SqlQuery
 from penstock.supervisor.sql.sql_result import SqlResult
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.query.position import Position
@@ -80,6 +80,10 @@ class Stores:
         return found
 
 
+#: Those of the running test.
+made: list[SqlQueries] = []
+
+
 @pytest.fixture
 def stores() -> Stores:
     return Stores()
@@ -88,7 +92,8 @@ def stores() -> Stores:
 def queries_of(stores: Stores, **settings: int) -> SqlQueries:
     scans: Any = stores
     config = {f"penstock.sql.{name.replace('_', '.')}": value for name, value in settings.items()}
-    return SqlQueries(scans, StreamsConfig({"application.id": "app", **config}))
+    made.append(SqlQueries(scans, StreamsConfig({"application.id": "app", **config})))
+    return made[-1]
 
 
 @pytest.fixture
@@ -110,6 +115,8 @@ def nothing_is_left(stores: Stores) -> Iterator[None]:
     process = psutil.Process()
     before, descriptors = processes(), process.num_fds()
     yield
+    while made:
+        made.pop().close()
     assert processes() == before
     assert process.num_fds() <= descriptors
     assert all(scan.is_closed for scan in stores.scans)
@@ -472,3 +479,54 @@ def test_a_process_that_dies_is_an_error(queries: SqlQueries, tmp_path: Path, mo
     monkeypatch.setattr(sql_queries, "_SCRIPT", Probe(tmp_path, "os.kill(os.getpid(), 9)").script)
     with pytest.raises(QueryError, match="its process has ended: -9"):
         queries.run(SqlQuery("select * from counts"))
+
+
+# -- the process of the next query
+
+
+def spare() -> psutil.Process:
+    """Return the one process that waits for a query."""
+    (process,) = processes()
+    return process
+
+
+@pytest.mark.parametrize("text", ["select 1", "select", "select * from nothing", "drop table counts"])
+def test_a_query_is_run_by_the_process_that_waits_and_the_next_one_by_another(queries: SqlQueries, text: str) -> None:
+    queries.run(SqlQuery("select 1"))
+    first = spare()
+    try:
+        queries.run(SqlQuery(text))
+    except QueryError:
+        assert text != "select 1"
+    assert spare() != first
+    assert not first.is_running()
+
+
+def test_a_process_that_waits_may_die(queries: SqlQueries) -> None:
+    queries.run(SqlQuery("select 1"))
+    first = spare()
+    first.kill()
+    eventually(lambda: first.status() == psutil.STATUS_ZOMBIE, "it has died")
+    assert rows(queries.run(SqlQuery("select 2"))) == [(2,)]
+    assert spare() != first
+
+
+def test_a_process_waits_for_a_limited_time() -> None:
+    waiting = SpareProcess(idle_seconds=0.2)
+    waiting.start()
+    waiting.start()
+    spare()
+    eventually(lambda: processes() == [], "it has ended")
+    waiting.start()
+    taken = waiting.take()
+    assert not taken.has_ended
+    taken.close()
+    waiting.close()
+    waiting.start()
+    assert processes() == []
+
+
+def test_a_process_ends_with_the_one_that_has_started_it() -> None:
+    process = DuckDBProcess()
+    process.connection.close()  # as the kernel does
+    assert process.wait() == 0
