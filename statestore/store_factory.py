@@ -17,7 +17,7 @@ from .cache.caching_windows import CachingSessionStore, CachingWindowStore
 from .cache.thread_cache import ThreadCache
 from .directory.state_directory import CUSTOM_DIRECTORY, STORES_DIRECTORY
 from .memory_store import InMemoryStore, MemoryLRUCache
-from .metered_stores import metered
+from .metered_stores import metered, opened
 from .rows.bytes_store import BytesStore
 from .rows.own_rows import OwnRows, own_rows
 from .rows.rocksdb_store import RocksDBStore
@@ -71,8 +71,7 @@ def build_store(
     """
     began = perf_counter_ns()
     store = _open(builder, task, directory, cache, recycled, open_rows)
-    if task.tallies is not None:
-        metered(store, task.tallies, perf_counter_ns() - began)
+    opened(store, perf_counter_ns() - began)
     return store
 
 
@@ -87,7 +86,7 @@ def _open(
     if isinstance(recycled, InMemoryTimeOrderedKeyValueChangeBuffer | CustomStore):
         return recycled.passed_to(task)
     if builder.kind is StoreKind.SUPPRESS_BUFFER:
-        return InMemoryTimeOrderedKeyValueChangeBuffer(builder, task)
+        return metered(InMemoryTimeOrderedKeyValueChangeBuffer, task)(builder, task)
     if builder.kind is StoreKind.CUSTOM:
         return open_custom_store(builder, task, directory and directory / CUSTOM_DIRECTORY / builder.name)
     if recycled is not None:
@@ -95,18 +94,18 @@ def _open(
     else:
         rows = (open_rows or build_rows)(builder, task, directory)
     if builder.kind in UNCACHED:
-        return UNCACHED[builder.kind](builder, task, rows)
+        return metered(UNCACHED[builder.kind], task)(builder, task, rows)
     try:
         check_layout(builder, task, rows)
     except TaskCorruptedError:
         rows.close()
         raise
     if builder.is_dated:
-        return TimerStore(builder, task, rows) if builder.timers else ExpiringStore(builder, task, rows)
+        return metered(TimerStore if builder.timers else ExpiringStore, task)(builder, task, rows)
     plain, cached = CACHEABLE[builder.kind]
     if builder.caching and cache is not None and cache.max_bytes > 0 and not builder.retain_duplicates:
-        return cached(builder, task, rows, cache)
-    return plain(builder, task, rows)
+        return metered(cached, task)(builder, task, rows, cache)
+    return metered(plain, task)(builder, task, rows)
 
 
 def recycled_rows(recycled: StateStore, task: TaskContext) -> BytesStore:
