@@ -102,15 +102,16 @@ cdef class RowBuffer:
 cdef class KeyValueHandle:
     """A key-value store as a processor uses it: get and put are in C, the store does everything else.
 
-    encode_key, decode, log_value(key's bytes, value): of the store; the last returns the row.
+    encode_key, decode, log_value(key's bytes, value): of the store; the last returns the row. refused(value, error): may
+    raise a better error for a value that cannot be written.
     """
 
-    cdef object store, encode_key, decode, log_value
+    cdef object store, encode_key, decode, log_value, refused
     cdef RowBuffer buffer
 
-    def __init__(self, store, RowBuffer buffer not None, encode_key, decode, log_value):
+    def __init__(self, store, RowBuffer buffer not None, encode_key, decode, log_value, refused):
         self.store, self.buffer = store, buffer
-        self.encode_key, self.decode, self.log_value = encode_key, decode, log_value
+        self.encode_key, self.decode, self.log_value, self.refused = encode_key, decode, log_value, refused
 
     def get(self, key):
         """Return the value of a key, None if there is none. The object is the caller's own."""
@@ -125,7 +126,12 @@ cdef class KeyValueHandle:
             self.store.put(key, value)
             return
         row_key = self.encode_key(key)
-        self.buffer.set(row_key, self.log_value(row_key, value))
+        try:
+            row = self.log_value(row_key, value)
+        except Exception as error:
+            self.refused(value, error)
+            raise
+        self.buffer.set(row_key, row)
 
     def release(self):
         """Leave everything to the store, which is closed."""

@@ -42,7 +42,7 @@ from ..rows.bytes_store import BytesStore, RawRow, Row, merge
 from ..stores.key_value_store import TaskKeyValueStore
 from ..stores.segments import Segments
 from ..stores.state_store import LONG, StateStore, StoreSerdes
-from ..stores.values import TIMESTAMPED, Values
+from ..stores.values import TIMESTAMPED, Values, refused
 from .thread_cache import Changed, ThreadCache
 
 #: Types that the kernel knows, by Serde.exact or private. The kernel itself checks whether an object can be written.
@@ -348,7 +348,12 @@ class CachingKeyValueStore(CachingStore, TaskKeyValueStore):
 
     @override
     def put(self, key: object, value: object) -> None:
-        self._put(self._encode_key(key), self.values.hold(value))
+        try:
+            held = self.values.hold(value)
+        except Exception as error:
+            refused(self.builder, value, error)
+            raise
+        self._put(self._encode_key(key), held)
 
     @override
     def put_held(self, key: object, held: object) -> None:

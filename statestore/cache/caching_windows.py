@@ -23,6 +23,7 @@ from ..rows.bytes_store import BytesStore, RawRow, Row, merge
 from ..stores.segmented_stores import PAIR, WINDOW_KEY_SCHEMA, TaskSessionStore, TaskWindowStore
 from ..stores.segments import NOTHING_OBSERVED, Segments, TimedRow
 from ..stores.state_store import LONG, LONG_MAX, Bounds
+from ..stores.values import refused
 from .cached_rows import CachedRows, CacheKey
 from .caching_store import CachingStore
 from .thread_cache import Changed, ThreadCache
@@ -181,7 +182,12 @@ class CachingWindowStore(CachingSegments, TaskWindowStore):
 
     @override
     def put(self, key: object, value: object, window_start: int) -> None:
-        self.put_held(key, self.values.hold(value), window_start)
+        try:
+            held = self.values.hold(value)
+        except Exception as error:
+            refused(self.builder, value, error)
+            raise
+        self.put_held(key, held, window_start)
 
     @override
     def put_held(self, key: object, held: object, window_start: int) -> None:

@@ -20,7 +20,7 @@ from ..rows.bytes_store import BytesStore, Marks, RawRow
 from ..rows.dated_rows import DatedRows
 from .key_value_store import TaskKeyValueStore
 from .state_store import LONG, newest_by_key
-from .values import headers_logged
+from .values import headers_logged, refused
 
 #: The mark of a store with dated rows.
 DATED = "dated"
@@ -156,7 +156,12 @@ class ExpiringStore(DatedStore):
 
     @override
     def put(self, key: object, value: Any) -> None:
-        self._write(self._encode_key(key), self.values.encode(value), value)
+        try:
+            row = self.values.encode(value)
+        except Exception as error:
+            refused(self.builder, value, error)
+            raise
+        self._write(self._encode_key(key), row, value)
 
     @override
     def put_held(self, key: object, held: Any) -> None:

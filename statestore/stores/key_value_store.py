@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -27,7 +28,7 @@ from .state_store import (
     timestamped_rows,
 )
 from .store_iterator import StoreIterator
-from .values import LogValue, Values, rows_for_nodes
+from .values import LogValue, Values, refused, rows_for_nodes
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +125,9 @@ class TaskKeyValueStore(StateStore):
         self._log_value = self.values.log_value
         self._handle: KeyValueHandle | None = None
         if rows.buffer is not None and self.contexts is None and not self.caching and task.tallies is None:
-            self._handle = KeyValueHandle(self, rows.buffer, self._encode_key, self._decode, self._log_value)
+            self._handle = KeyValueHandle(
+                self, rows.buffer, self._encode_key, self._decode, self._log_value, partial(refused, builder)
+            )
 
     @override
     def _over(self, rows: BytesStore) -> TaskKeyValueStore:
@@ -166,7 +169,12 @@ class TaskKeyValueStore(StateStore):
         Raises what the serdes raise for a key or value that they cannot write; the store is then unchanged.
         """
         row_key = self._encode_key(key)
-        self.rows.put(row_key, self._log_value(row_key, value))
+        try:
+            row = self._log_value(row_key, value)
+        except Exception as error:
+            refused(self.builder, value, error)
+            raise
+        self.rows.put(row_key, row)
 
     def put_held(self, key: object, held: object) -> None:
         """Put a held value, made by values.hold()."""

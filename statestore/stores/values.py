@@ -14,7 +14,14 @@ from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind, 
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.context.task_output import ChangeOutput
 from penstock.topology.context.trace_context import trace_context
-from penstock.topology.records import Message, ValueAndTimestamp
+from penstock.topology.errors import StateStoreTypeError
+from penstock.topology.records import (
+    AggregationWithHeaders,
+    Message,
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+    VersionedRecord,
+)
 from penstock.topology.serdes.serdes import direct, same, takes_none
 
 from .headers_format import HeadersFormat
@@ -132,6 +139,30 @@ class Values:
             self.log_value, self.log_held = log(encode), log(self.bytes_of)
 
 
+def refused(builder: StoreBuilder, value: object, error: Exception) -> None:
+    """Raise StateStoreTypeError if a value that a store could not write is of the type of other stores' values."""
+    fits, what, how = _kept_values(builder, value)
+    if not fits:
+        raise StateStoreTypeError(
+            f"The store {builder.name} keeps {what}: put {how}, not {type(value).__name__}"
+        ) from error
+
+
+def _kept_values(builder: StoreBuilder, value: object) -> tuple[bool, str, str]:
+    """Return whether a value may be one of a store's, what the store keeps, and what to put."""
+    size = len(value) if isinstance(value, tuple) else 0
+    timestamped = builder.kind in TIMESTAMPED
+    if builder.keeps_headers and timestamped:
+        return size == 3, "values with timestamps and headers", "ValueTimestampHeaders(value, timestamp, headers)"
+    if builder.keeps_headers:
+        return size == 2, "aggregates with headers", "AggregationWithHeaders(aggregate, headers)"
+    if timestamped:
+        fits = isinstance(value, tuple) and size == 2 and isinstance(value[1], int)
+        return fits, "values with timestamps, without headers", "ValueAndTimestamp(value, timestamp)"
+    of_others = isinstance(value, ValueAndTimestamp | ValueTimestampHeaders | AggregationWithHeaders | VersionedRecord)
+    return not of_others, "plain values", "the value alone"
+
+
 def row_reader(builder: StoreBuilder, decode: Decode) -> tuple[Callable[[Message], bytes | None], Decode]:
     """Return the functions from a changelog record to row bytes, and from row bytes to the value of a row.
 
@@ -172,8 +203,11 @@ def _timestamped_encoder(encode_value: Encode, plain_values: bool) -> Encode:
     pack = LONG.pack
 
     def encode(value: Any) -> bytes | None:
-        data = None if value is None else encode_value(value[0])
-        return data if data is None or plain_values else pack(value[1]) + data
+        if value is None:
+            return None
+        plain, timestamp = value
+        data = encode_value(plain)
+        return data if data is None or plain_values else pack(timestamp) + data
 
     return encode
 
@@ -267,6 +301,8 @@ def _log_timestamped(builder: StoreBuilder, task: TaskContext, keeps_contexts: b
             plain, timestamp = value
             data = encode(plain)
             if data is not None:
+                if not isinstance(timestamp, int):
+                    raise TypeError(f"a timestamp is a number of milliseconds, not {timestamp!r}")
                 row = data if plain_values else pack(timestamp) + data
                 headers = task.headers if values_with_headers else None
                 log_change(name, key, data, timestamp, trace_context(task.headers) if keeps_contexts else headers)
