@@ -359,6 +359,75 @@ def test_protobuf_fields_are_compared_by_their_numbers(old: Any, new: Any, expec
     assert [f"{change.effect.name} {change.path}" for change in found] == expected
 
 
+def keyed(serde: Any) -> dict[str, Any]:
+    """Return the facts of a topology with a store and a repartition topic of these keys."""
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key_serde=Serdes.string(), value_serde=Serdes.string())
+    stream.group_by(lambda key, value: value, name="by", key_serde=serde).count(store="totals")
+    facts: dict[str, Any] = json.loads(
+        json.dumps(facts_of(builder.build(), {"application.id": "app", "bootstrap.servers": "x"}))
+    )
+    return facts
+
+
+def omitting(**fields: Any) -> Any:
+    return msgspec.defstruct("Total", [(name, *kind) for name, kind in fields.items()], omit_defaults=True)
+
+
+def inside(kind: Any) -> Any:
+    """Return a type whose name is the same for all kinds: other names are refused anyway."""
+    return struct("Outer", at=kind)
+
+
+KEY_CHANGES: list[tuple[Any, Any, Any]] = [
+    (struct(a=int), struct(a=int, b=(int, 7)), {"a": 1}),
+    (struct(a=int), struct(a=(int | None, None)), {"a": 1}),
+    (struct(a=int), struct(a=float), {"a": 1}),
+    (list[int], list[float], [1]),
+    (dict[str, int], dict[str, float], {"a": 1}),
+    (int | str, float | str, 1),
+    (int, int | str, 1),
+    (Literal["a"], Literal["a", "b"], "a"),
+    (Color, str, "red"),
+    (Annotated[int, msgspec.Meta(le=5)], Annotated[int, msgspec.Meta(le=9)], 5),
+    (omitting(a=(int, 0)), omitting(a=(int, 0), b=(int, 7)), {"a": 1}),
+    (struct(a=str, b=str), struct(b=str, a=str), {"a": "1", "b": "2"}),
+    (Point, NamedTuple("Point", [("x", int), ("y", int)]), [1, 2]),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "example"), KEY_CHANGES)
+def test_a_key_that_gets_other_bytes_is_refused(old: Any, new: Any, example: Any) -> None:
+    """The serdes judge: they write a key, read it with the other version, and write it again."""
+    before, after, same = (Serdes.json(inside(kind)) for kind in (old, new, old))
+    written = before.serialize("t", before.deserialize("t", json.dumps({"at": example}).encode()))
+    again = after.serialize("t", after.deserialize("t", written))
+    plan = compare(keyed(before), keyed(after))
+    assert (plan.verdict is Verdict.SAFE) == (again == written), (written, again, plan.findings)
+    assert compare(keyed(before), keyed(same)).findings == ()
+    if again != written:
+        refused = [finding.subject for finding in plan.findings if finding.verdict is Verdict.REFUSE]
+        assert sorted(refused) == ["by-repartition", "totals"]
+        assert "keys get other bytes, so existing rows are not found" in str(plan.findings)
+        windowed = Serdes.time_windowed(before, 1000), Serdes.time_windowed(after, 1000)
+        assert compare(*map(keyed, windowed)).verdict is Verdict.REFUSE
+
+
+def test_another_schema_of_a_key_in_a_registry_is_refused() -> None:
+    """It has another id, with which each key begins."""
+
+    def avro(*fields: dict[str, Any]) -> Any:
+        schema = {"type": "record", "name": "K", "fields": [{"name": "a", "type": "int"}, *fields]}
+        return Serdes.avro(json.dumps(schema), "mock://keys", is_key=True)
+
+    more = {"name": "b", "type": "int", "default": 7}
+    plan = compare(keyed(avro()), keyed(avro(more)))
+    assert plan.verdict is Verdict.REFUSE
+    assert "key of Serdes.avro" in str(plan.findings)
+    assert "has another schema, whose id is in its bytes" in str(plan.findings)
+    assert compare(keyed(avro(more)), keyed(avro(more))).findings == ()
+
+
 def declared(serde: Any) -> dict[str, Any]:
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=Serdes.string(), value_serde=Serdes.json())

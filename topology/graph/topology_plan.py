@@ -56,6 +56,7 @@ _BYTES = ("key_serde", "value_serde", "window_size_ms", "retain_duplicates")
 _ON_DISK = ("backend", "time_ordered", "segment_interval_ms", "plain_values", "keeps_headers", "is_dated")
 #: User-defined serdes: a difference does not prove that the bytes differ.
 _SERDES = ("key_serde", "value_serde")
+_SAME_KEYS = ", and writes the same bytes for the same key, or rows are not found"
 #: Pairs of kinds with the same changelog format but different files.
 _SAME_CHANGELOG = (
     frozenset({"key_value", "timestamped_key_value"}),
@@ -182,7 +183,8 @@ def _serdes(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterat
                 Verdict.SAFE,
                 name,
                 f"{field} {new[field]} {' and '.join(what)}: make sure that it reads what the earlier version has "
-                "written. With a __repr__ that names its format, changes of the format are refused",
+                f"written{_SAME_KEYS if field == 'key_serde' else ''}. With a __repr__ that names its format, changes "
+                "of the format are refused",
             )
 
 
@@ -191,7 +193,7 @@ def _shapes(name: str, field: str, old: Mapping[str, Any], new: Mapping[str, Any
     was, now = old.get(f"{field}_shape"), new.get(f"{field}_shape")
     if not was or not now:
         return
-    for change in shape_changes(was, now, field.removesuffix("_serde")):
+    for change in shape_changes(was, now, field.removesuffix("_serde"), is_key=field == "key_serde"):
         text = f"{change.path} of {new[field]} {change.text} ({change.effect.name.lower()})"
         if change.effect is Effect.COMPATIBLE:
             yield Finding(Verdict.SAFE, name, text)

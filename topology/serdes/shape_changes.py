@@ -49,6 +49,11 @@ _EARLY = (
     "was described by an early version of Penstock, which did not distinguish all types: a change that it could not "
     "describe, such as from str to datetime, is not seen this time"
 )
+_NOT_FOUND = ": keys get other bytes, so existing rows are not found"
+#: Rules of serdes that write the id of a schema in a registry with each value.
+_OF_REGISTRY = frozenset((Rules.AVRO, Rules.PROTOBUF, Rules.JSON_SCHEMA))
+#: Rules of serdes that write the fields of a type in their order, and numbers as they are.
+_WITH_ORDER = frozenset((Rules.JSON, Rules.EARLY))
 #: The length of a keyword's value in a text.
 _TEXT_MAX = 80
 
@@ -72,15 +77,17 @@ class Change(NamedTuple):
     text: str
 
 
-def shape_changes(old: Shape, new: Shape, path: str) -> Iterator[Change]:
+def shape_changes(old: Shape, new: Shape, path: str, is_key: bool = False) -> Iterator[Change]:
     """Yield the changes from the shape of existing rows to a new one. path: names the value in the changes.
 
+    is_key: the values are keys, which must be written with the same bytes again, or their rows are not found. A change
+    of the bytes is BREAKING.
     Shapes are accepted whatever is in them. Early versions wrote them without RULES and did not distinguish all types.
     With such an old shape, what it could not say is left out of the new one too, and a change says so.
     """
     if PARTS in old and PARTS in new:
         for name in sorted(old[PARTS].keys() & new[PARTS].keys()):
-            yield from shape_changes(old[PARTS][name], new[PARTS][name], f"{path}.{name}")
+            yield from shape_changes(old[PARTS][name], new[PARTS][name], f"{path}.{name}", is_key)
         return
     rules = Rules(new.get(RULES, Rules.JSON_SCHEMA))
     if RULES not in old and rules is not Rules.JSON_SCHEMA:
@@ -88,15 +95,18 @@ def shape_changes(old: Shape, new: Shape, path: str) -> Iterator[Change]:
         new = without_keywords(given, lambda keyword: keyword.startswith("x-"))
         if {RULES: given[RULES], **new} != given:
             yield Change(Effect.COMPATIBLE, path, _EARLY)
-    if text_of_value(old) != text_of_value(new):
-        yield from _Comparison(old, new, rules).values(old, new, path)
+    differs = text_of_value(old) != text_of_value(new)
+    if is_key and differs and rules in _OF_REGISTRY:
+        yield Change(Effect.BREAKING, path, f"has another schema, whose id is in its bytes{_NOT_FOUND}")
+    if differs or (is_key and rules in _WITH_ORDER):
+        yield from _Comparison(old, new, rules, is_key).values(old, new, path)
 
 
 class _Comparison:
-    """Of two schemas. old, new: the whole of them."""
+    """Of two schemas. old, new: the whole of them. is_key: see shape_changes."""
 
-    def __init__(self, old: Shape, new: Shape, rules: Rules) -> None:
-        self._rules = rules
+    def __init__(self, old: Shape, new: Shape, rules: Rules, is_key: bool) -> None:
+        self._rules, self._is_key = rules, is_key
         self._old, self._new = Alternatives(old), Alternatives(new)
         #: Compared pairs by their ids; they may contain themselves. It keeps them, so that no other gets their ids.
         self._seen: dict[tuple[int, int], tuple[object, object]] = {}
@@ -115,7 +125,11 @@ class _Comparison:
             fitting = [other for other in new_ones if self._kind(other) == self._kind(one)]
             fitting = fitting or [other for other in new_ones if reads(other, one, self._rules)]
             if fitting:
-                yield from self._plain(one, _most_alike(one, fitting), path)
+                alike = _most_alike(one, fitting)
+                if self._is_key and self._rules in _WITH_ORDER and self._is_written_otherwise(one, alike):
+                    text = f"was {self._kind(one)} and is {self._kind(alike)}{_NOT_FOUND}"
+                    yield Change(Effect.BREAKING, path, text)
+                yield from self._plain(one, alike, path)
             else:
                 kinds = " or ".join(dict.fromkeys(map(self._kind, new_ones)))
                 what = f"is {kinds}, which cannot read it" if kinds else "is refused now"
@@ -123,6 +137,17 @@ class _Comparison:
 
     def _kind(self, schema: Shape) -> str:
         return kind_of(schema, self._rules)
+
+    def _is_written_otherwise(self, old: Shape, new: Shape) -> bool:
+        """Return whether a value that is read as another kind has other bytes then: a number, as in 1 and 1.0."""
+        before, after = self._kind(old), self._kind(new)
+        return before != after and any(kind in after for kind in ("number", "decimal"))
+
+    def _with_other_bytes(self, change: Change) -> Change:
+        """Return a compatible change that alters the written bytes; of a key it is breaking."""
+        if not self._is_key or self._rules in _OF_REGISTRY:
+            return change
+        return Change(Effect.BREAKING, change.path, f"{change.text.partition(':')[0]}{_NOT_FOUND}")
 
     def _as_written(self, schema: Shape) -> Shape:
         """Return a schema of existing rows with what its serde did not write: other fields than those of the type."""
@@ -155,7 +180,8 @@ class _Comparison:
             at = f"{path}[{number}]"
             if number >= most:
                 for field in after[number : number + 1]:
-                    yield Change(Effect.COMPATIBLE, at, f"is new: existing rows read as {_default(field)}")
+                    change = Change(Effect.COMPATIBLE, at, f"is new: existing rows read as {_default(field)}")
+                    yield self._with_other_bytes(change)
                 continue
             if number >= new.get("maxItems", inf):
                 break  # reported as a limit
@@ -205,17 +231,26 @@ class _Comparison:
             yield from self.values(before[name], others, f"{path}.{name}")
         for name in sorted(after.keys() - before.keys()):
             yield from self._new_field(old, after[name], name in required, f"{path}.{name}")
+        yield from self._order(before, after, path)
         for name in sorted(before.keys() & after.keys()):
             yield from self.values(before[name], after[name], f"{path}.{name}")
             needs = name in was_required, name in required
             yield from self._optional(before[name], after[name], *needs, f"{path}.{name}")
         yield from self.values(old.get("additionalProperties", True), others, f"{path}[…]")
 
+    def _order(self, before: Shape, after: Shape, path: str) -> Iterator[Change]:
+        """Yield a change if the fields of a key, which are written in their order, have another one."""
+        orders = [name for name in before if name in after], [name for name in after if name in before]
+        if self._is_key and self._rules in _WITH_ORDER and orders[0] != orders[1]:
+            yield Change(Effect.BREAKING, path, f"has its fields in another order{_NOT_FOUND}")
+
     def _new_field(self, old: Shape, field: object, required: bool, path: str) -> Iterator[Change]:
         if required:
             yield Change(Effect.BREAKING, path, "is new and required, and existing rows lack it")
         else:
-            yield Change(Effect.COMPATIBLE, path, f"is new: existing rows read as {_default(field)}")
+            change = Change(Effect.COMPATIBLE, path, f"is new: existing rows read as {_default(field)}")
+            is_left_out = isinstance(field, Mapping) and field.get(OMITTED) is True
+            yield change if is_left_out else self._with_other_bytes(change)
         # Rows of a schema with fields may have others, but no schema could get a new field if they did.
         if "additionalProperties" in old or "properties" not in old:
             yield from self.values(old.get("additionalProperties", True), field, path)
