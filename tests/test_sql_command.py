@@ -7,15 +7,22 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.cli.running_application import EXIT_NOT_RUNNING
-from tests.command_stage import PARTITIONS, Stage, running
+from tests.command_stage import APP, PARTITIONS, Stage, running
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
+#: The same with a store of plain JSON.
+APP_WITH_JSON = APP.replace(
+    "    return",
+    """    objects = words.map_values(lambda value: {"n": 1, "text": value}, name="as-objects")
+    objects.to_table(store="objects", key_serde=Serdes.string(), value_serde=Serdes.json())
+    return""",
+)
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory, bootstrap_servers: str) -> Iterator[Stage]:
-    with running(tmp_path_factory.mktemp("stage"), bootstrap_servers) as stage:
+    with running(tmp_path_factory.mktemp("stage"), bootstrap_servers, app=APP_WITH_JSON) as stage:
         stage.produce(*((f"k{number}", "x") for number in range(20)), ("k7", "x"))
         eventually(lambda: stage.json("status")["totals"]["records_processed"] == 21)
         yield stage
@@ -37,9 +44,29 @@ def test_a_query_shows_a_table_or_json(stage: Stage) -> None:
     assert empty.stdout == "No rows: key\n"
 
 
+def test_the_columns_of_plain_json_can_be_given(stage: Stage) -> None:
+    query = "select * from objects where key = 'k7'"
+    assert stage.json("sql", query)["columns"] == ["key", "n", "text", "timestamp"]
+    given = stage.json("sql", query, "--schema", "objects=n:double, later:string", "--schema", "counts=value:int32")
+    assert given["columns"] == ["key", "timestamp", "n", "later"]
+    assert given["rows"][0][2:] == [1.0, None]
+    whole = stage.json("sql", "select value->>'$.n' as n from objects limit 1", "--schema", "objects=value:string")
+    assert whole["rows"] == [["1"]]
+    for schema, message in (
+        ("objects=n:no such type", "The columns of objects have a type that cannot be a column"),
+        ("objects=text:int64", "objects"),
+        ("objects", "'objects' is not STORE=COLUMN:TYPE"),
+        ("objects=n", "'objects=n' is not STORE=COLUMN:TYPE"),
+        ("=n:int64", "'=n:int64' is not STORE=COLUMN:TYPE"),
+    ):
+        failed = stage.run("sql", query, "--schema", schema)
+        assert failed.exit_code != 0, schema
+        assert message in failed.output
+
+
 def test_a_query_that_cannot_be_run_is_one_line(stage: Stage) -> None:
     for query, message in (
-        ("select * from nix", "The topology has no state store 'nix'; it has: counts."),
+        ("select * from nix", "The topology has no state store 'nix'; it has: counts, objects."),
         ("delete from counts", "Only SELECT can be run: stores are read, not written."),
     ):
         failed = stage.run("sql", query)

@@ -21,6 +21,7 @@ TIMEOUT_SECONDS = 30.0
     epilog=examples(
         "penstock sql 'select key, value from \"flights-by-carrier\" order by value desc limit 10'",
         "penstock sql 'describe counts'",
+        "penstock sql 'select sum(price) from orders' --schema orders=n:int64,price:double",
         "penstock sql 'select count(*) as n from counts' --json",
     )
 )
@@ -31,6 +32,13 @@ TIMEOUT_SECONDS = 30.0
     help="The rows of the last commit, or of all processed records; default: the application's.",
 )
 @click.option(
+    "--schema",
+    "schemas",
+    multiple=True,
+    metavar="STORE=COLUMN:TYPE,…",
+    help="The columns of a store's values with types of Arrow, instead of those of its first rows; may be repeated.",
+)
+@click.option(
     "--timeout",
     type=click.FloatRange(min=0.001),
     default=TIMEOUT_SECONDS,
@@ -39,12 +47,19 @@ TIMEOUT_SECONDS = 30.0
 )
 @configuration
 @as_json
-def sql(query: str, isolation: str | None, timeout: float, settings: Settings, json_output: bool) -> None:
+def sql(
+    query: str,
+    isolation: str | None,
+    schemas: tuple[str, ...],
+    timeout: float,
+    settings: Settings,
+    json_output: bool,
+) -> None:
     """Run a SELECT over the state stores of a running application.
 
     The rows of all its hosts are read. Each store is a table. A name with a hyphen needs double quotes.
     """
-    arguments = {"query": query, "isolation": isolation, "timeout": timeout}
+    arguments = {"query": query, "isolation": isolation, "schemas": dict(map(_schema, schemas)), "timeout": timeout}
     with application(settings) as running:
         result: dict[str, Any] = running.ask("sql", arguments, timeout=timeout + MORE_SECONDS)
     if json_output:
@@ -59,6 +74,15 @@ def sql(query: str, isolation: str | None, timeout: float, settings: Settings, j
     for row in result["rows"]:
         view.add_row(*map(_cell, row))
     show(view)
+
+
+def _schema(text: str) -> tuple[str, dict[str, str]]:
+    """Return a store, and the types of its columns."""
+    store, _, listed = text.partition("=")
+    columns = [column.strip().rpartition(":") for column in listed.split(",")]
+    if not store or not all(name and kind for name, _, kind in columns):
+        raise click.BadParameter(f"{text!r} is not STORE=COLUMN:TYPE,…, e.g. orders=n:int64", param_hint="--schema")
+    return store, {name: kind for name, _, kind in columns}
 
 
 def _is_number(value: object) -> bool:

@@ -280,7 +280,7 @@ def _fitting(kind: pa.DataType) -> Callable[[Any], Any] | None:
     if kind == JSON:
         return _json_text
     if pa.types.is_string(kind):
-        return str
+        return _text
     if pa.types.is_list(kind):
         inner = _fitting(kind.value_type)
         return None if inner is None else lambda value: [None if one is None else inner(one) for one in value]
@@ -292,6 +292,10 @@ def _fitting(kind: pa.DataType) -> Callable[[Any], Any] | None:
 
 def _fit_fields(value: Mapping[str, Any], fits: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
     return {name: field if field is None or name not in fits else fits[name](field) for name, field in value.items()}
+
+
+def _text(value: object) -> str:
+    return _json_text(value) if isinstance(value, dict | list | bool) else str(value)
 
 
 def _json_text(value: object) -> str:

@@ -32,6 +32,7 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     "limit": (int,),
     "query": (str,),
     "isolation": (str, type(None)),
+    "schemas": (dict,),
 }
 
 
@@ -43,9 +44,14 @@ def actions(administration: Administration) -> dict[str, Action]:
 def sql_action(queries: SqlQueries) -> Action:
     """Return the action that runs a query in SQL."""
 
-    def sql(query: str, isolation: str | None = None, timeout: float | None = None) -> dict[str, Any]:
+    def sql(
+        query: str,
+        isolation: str | None = None,
+        schemas: Mapping[str, Mapping[str, str]] | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
         level = None if isolation is None else IsolationLevel(isolation)
-        return queries.result(SqlQuery(query, level, timeout=timeout)).to_json()
+        return queries.result(SqlQuery(query, level, schemas=schemas or {}, timeout=timeout)).to_json()
 
     return _checked("sql", sql)
 

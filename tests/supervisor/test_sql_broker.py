@@ -79,6 +79,12 @@ def test_a_program_a_client_and_the_command_get_the_same_rows(running: KafkaStre
     assert table.to_pylist() == result.to_arrow().to_pylist()
     assert json.loads(table.schema.metadata[b"penstock"]) == over_http["positions"]
     the_rows_of_a_store_as_arrow(running, counting)
+    given = {
+        "query": "select * from counts order by key limit 1",
+        "schemas": {"counts": {"value": "float", "no": "string"}},
+    }
+    assert post(running, given)["columns"] == ["key", "timestamp", "value", "no"]
+    assert post(running, given)["rows"][0][2:] == [3.0, None]
     bad_requests(running)
     errors_of_a_program(running)
     a_reader_that_leaves_or_never_reads(running)
@@ -145,6 +151,8 @@ def bad_requests(streams: KafkaStreams) -> None:
         b'{"query": 1}',
         b'{"query": "select 1", "no": 1}',
         b'{"query": "x", "isolation": "y"}',
+        b'{"query": "x", "schemas": []}',
+        b'{"query": "x", "schemas": {"counts": "n:int64"}}',
     ):
         assert post(streams, body)["code"] == "BAD_REQUEST", body
     assert post(streams, {"query": "select * from nix"})["code"] == "UNKNOWN_STORE"
