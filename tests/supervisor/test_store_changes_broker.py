@@ -344,6 +344,7 @@ def test_a_subscriber_that_is_cut_sees_each_committed_value_once(
             Follower(*arguments("", 200)) as whole,
             Follower(*arguments("?key=key-07", 10)) as one,
             Visitor(*arguments("", 200)) as visitor,
+            Visitor(*arguments("?prefix=key-", 200)) as of_prefix,
         ):
             eventually(lambda: min(whole.cuts, one.cuts) > 0, "both have subscribed")
             for _ in range(2):
@@ -359,9 +360,10 @@ def test_a_subscriber_that_is_cut_sees_each_committed_value_once(
             logged = latest.logged()
             of_one = [record for record in logged if record.key == "key-07"]
             eventually(lambda: not whole.faults(logged) and not one.faults(of_one), lambda: whole.faults(logged), 60)
-            visitor.__exit__()
-            assert len(visitor.visits) > 2, "it has seen rows of several moments"
-            assert not visitor.faults(latest.logged())
+            for one_visitor in (visitor, of_prefix):
+                one_visitor.__exit__()
+                assert len(one_visitor.visits) > 2, "it has seen rows of several moments"
+                assert not one_visitor.faults(latest.logged())
             assert {record.key for record in one.changes} == {"key-07"}
             assert len(whole.changes) > 200
     nothing_is_held()

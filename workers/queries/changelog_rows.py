@@ -49,7 +49,7 @@ def changelog_view(request: DescribeChangelog, reader: StoreReader) -> Changelog
         _SUFFIXES.get(builder.kind, 0),
         None if request.key is None else serdes.encode_key(key_of(request.key, builder)),
         None if request.prefix is None else prefix_bytes(request.prefix, builder),
-        has_pages=not builder.windowed and request.key is None and request.prefix is None,
+        has_pages=not builder.windowed and request.key is None,
     )
 
 

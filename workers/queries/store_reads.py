@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 import orjson
@@ -347,9 +347,12 @@ def _key_value_rows(request: ReadStore, store: TaskKeyValueStore | VersionedStor
         return rows_of_key(store, key_of(request.key, builder))
     if isinstance(store, VersionedStore):
         raise BadKeyError(f"The versioned store {builder.name} can only be read key by key.")
-    if request.prefix is not None:
-        return iter(store.prefix_scan(prefix_bytes(request.prefix, builder)) if request.prefix else store.all())
-    return iter((store.reverse_range if request.reverse else store.range)(*_bounds(request, builder)))
+    prefix = prefix_bytes(request.prefix, builder) if request.prefix else b""
+    if prefix and not request.after:
+        return iter(store.prefix_scan(prefix))
+    rows = iter((store.reverse_range if request.reverse else store.range)(*_bounds(request, builder)))
+    encode = _order(builder)
+    return takewhile(lambda row: encode(row[0]).startswith(prefix), rows) if prefix else rows
 
 
 def _window_rows(request: ReadStore, store: TaskWindowStore | TaskSessionStore, builder: StoreBuilder) -> _Found:
