@@ -6,11 +6,9 @@ import json
 import os
 import signal
 import socket
-import threading
 import time
 import urllib.error
 import urllib.request
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -19,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from broker_stage import KEYS, PARTITIONS, Counting, replaced, shared_by, tasks
-from confluent_kafka import Producer
 from held_commits import COMMIT, COMMITTED, Held, shows
 from http_client import HttpClient, host_config
+from written import Written
 
 from penstock import (
     InvalidStateStoreError,
@@ -243,49 +241,6 @@ def test_one_query_reads_the_stores_of_all_hosts(counting: Counting, tmp_path: P
         two._http.stop()
         with pytest.raises(InvalidStateStoreError, match="cannot be reached"):
             one.sql("select count(*) from counts")
-
-
-class Written:
-    """Writes records until it ends, and knows which ones each partition has."""
-
-    def __init__(self, counting: Counting) -> None:
-        self._producer = Producer({"bootstrap.servers": counting.bootstrap_servers, "linger.ms": 5})
-        self._source = counting.source
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._keys: dict[int, dict[int, str]] = {number: {} for number in range(PARTITIONS)}
-
-    def __enter__(self) -> Written:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        number = 0
-        while not self._ended.wait(0.002):
-            self._producer.produce(self._source, key=f"key-{number % KEYS}", value="x", on_delivery=self._note)
-            self._producer.poll(0)
-            number += 1
-        assert self._producer.flush(PATIENCE_SECONDS) == 0
-
-    def _note(self, error: object, message: Any) -> None:
-        assert error is None
-        self._keys[message.partition()][message.offset()] = message.key().decode()
-
-    def counted_at(self, position: Position, topic: str) -> Counter[str]:
-        """Return the counts of a copy that has stopped at a position."""
-        found: Counter[str] = Counter()
-        for partition, last in position.partition_positions(topic).items():
-            eventually(partial(self._knows, partition, last), "the last record is noted")
-            found.update(key for offset, key in list(self._keys[partition].items()) if offset <= last)
-        return found
-
-    def _knows(self, partition: int, offset: int) -> bool:
-        """Return whether all records up to an offset are noted; a later one is noted after them."""
-        return any(known >= offset for known in list(self._keys[partition]))
 
 
 @pytest.mark.slow
