@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, Producer
@@ -70,11 +71,16 @@ class Steady:
     cpu_seconds: float
 
 
-def measured(run: Run, config: Mapping[str, str], of_input: bool = False) -> Steady:
+def measured(
+    run: Run,
+    config: Mapping[str, str],
+    of_input: bool = False,
+    beside: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Steady:
     """Measure once; raises BenchmarkError for a failed run or missing results.
 
     of_input: read the input beside the application instead of its results, to measure the part of the ages that is not
-    the application's.
+    the application's. beside: what else is done from the first result on.
     """
     run.config = {"producer.linger.ms": "0", "commit.interval.ms": "100", **config}
     recreate_topic(run.bootstrap_servers, run.input)
@@ -88,8 +94,9 @@ def measured(run: Run, config: Mapping[str, str], of_input: bool = False) -> Ste
             ages = Ages(consumer)
             run.wait_until(lambda: bool(ages.read_until(time.monotonic() + TICK_SECONDS)), "the first answer")
             first_answer = time.monotonic() - begin
-            ages.read_until(time.monotonic() + WARM_UP_SECONDS)
-            found = sorted(ages.read_until(time.monotonic() + MEASURED_SECONDS))
+            with beside():
+                ages.read_until(time.monotonic() + WARM_UP_SECONDS)
+                found = sorted(ages.read_until(time.monotonic() + MEASURED_SECONDS))
         program.look()
     if len(found) < RATE * MEASURED_SECONDS * 0.95:
         raise BenchmarkError(f"only {len(found)} answers came in {MEASURED_SECONDS} s at {RATE} records/s")

@@ -229,12 +229,9 @@ def run_way(way: str, setting: Setting) -> Run:
                 streams.process_available()
                 (query,) = streams.queries
             else:
-                given = {"padding": setting.padding, "late": workload.late}
-                java = partial(JavaCount(directory), **given) if way == JAVA else None
+                job = BY_HAND.get(way) or partial(JavaCount(directory), padding=setting.padding, late=workload.late)
                 topics = workload.topic, output
-                query = run_by_hand(
-                    spark, java or BY_HAND[way], "update", servers, topics, checkpoint, setting.per_trigger
-                )
+                query = run_by_hand(spark, job, "update", servers, topics, checkpoint, setting.per_trigger)
             progress = [dict(each) for each in query.recentProgress if each["numInputRows"]]
     finally:
         spark.stop()
