@@ -77,7 +77,7 @@ def plan(topology: str, settings: Settings, against: Path | None, offline: bool,
         else _with_given(against, new)
     ]
     if against is None and not offline and config["bootstrap.servers"]:
-        made += _with_group(config, new)
+        made += with_group(config, new)
     found = combined(one.plan for one in made if one.plan is not None)
     if all(one.plan is None for one in made):
         tried = "; ".join(one.what for one in made)
@@ -115,7 +115,7 @@ def _with_given(file: Path, new: Facts) -> Comparison:
     return Comparison(str(file), compare(earlier, new))
 
 
-def _with_group(config: StreamsConfig, new: Facts) -> list[Comparison]:
+def with_group(config: StreamsConfig, new: Facts) -> list[Comparison]:
     """Return the comparisons with the topologies of the group's running members, or of a streams group's broker."""
     from penstock.workers.group.assignment.described_members import (  # these take a while to import
         facts_told,
@@ -132,7 +132,8 @@ def _with_group(config: StreamsConfig, new: Facts) -> list[Comparison]:
         return [Comparison(f"{name} could not be read: {str(error).rstrip('.')}", None)]
     if group.topics is not None:
         plan = compare_names(group.topics, internal_names(new, application_id))
-        return [Comparison(f"{name}: the names of its topics, as its broker knows them", plan)]
+        assignor = f", which assigns tasks with {group.assignor}" if group.assignor else ""
+        return [Comparison(f"{name}: the names of its topics, as its broker knows them{assignor}", plan)]
     if not group.has_members:
         return [Comparison(f"{name} has no members", None)]
     if group.protocol == "consumer":

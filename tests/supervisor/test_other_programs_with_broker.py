@@ -10,7 +10,7 @@ from broker_stage import PARTITIONS, Counting, shared_by
 from confluent_kafka import Consumer, KafkaError
 from stage import LogLines
 
-from penstock.cli.plan import _with_group as with_group
+from penstock.cli.plan import with_group as with_group
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.topology.config.streams_config import StreamsConfig

@@ -25,10 +25,12 @@ from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
 from penstock import KafkaStreams, Serdes, StreamsBuilder
+from penstock.cli.plan import with_group
 from penstock.testing import EmbeddedKafka
 from penstock.testing.broker import ApiError, Cluster
 from penstock.testing.broker.quotas import Quotas
 from penstock.testing.wire import Direction, Dribble, Drop, Fail, Reset, Rule
+from penstock.topology.graph.topology_facts import facts_of
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests.waiting import PATIENCE_SECONDS, eventually
 
@@ -384,6 +386,8 @@ def test_an_application_counts_records(kafka: EmbeddedKafka, guarantee: str, pro
     with KafkaClientSupplier(streams.config).get_offsets_reader("test", int(PATIENCE_SECONDS * 1000)) as described:
         group = described.describe()
     assert (group.protocol, group.assignor) == (protocol, "sticky" if protocol == "streams" else None)
+    (compared,) = with_group(streams.config, facts_of(counting().build(), streams.config))
+    assert ("as its broker knows them, which assigns tasks with sticky" in compared.what) == (protocol == "streams")
     assert streams.close(timedelta(seconds=PATIENCE_SECONDS))
     last = {message.key(): int.from_bytes(message.value() or b"", "big") for message in found}
     assert last == {b"w0": 10, b"w1": 10, b"w2": 10}
