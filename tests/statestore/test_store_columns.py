@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -534,3 +536,20 @@ def test_fields_of_a_protobuf_message_are_columns() -> None:
     assert table.column("string_value").to_pylist() == [None, "x"]
     other = of_values(Serdes.protobuf(type_pb2.Option, "mock://columns"), type_pb2.Option(name="a"))
     assert other.select(["name"]).to_pylist() == [{"name": "a"}]
+
+
+def test_rows_of_numbers_and_times_do_not_import_pandas(tmp_path: Path) -> None:
+    """It takes 40 MB of each stream thread that has been scanned once."""
+    program = f"""
+import sys
+from pathlib import Path
+from tests.statestore.kinds import put_timestamped_window
+from tests.statestore.test_store_columns import STORES, OpenStore, table_of
+of_kind, put, _ = STORES["timestamped windows"]
+store = OpenStore(of_kind, Path({str(tmp_path)!r})).store
+put(store, "a", 1_000, 1)
+assert table_of(store).num_rows == table_of(store, columns=()).num_rows == 1
+print("pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "False\n", done.stderr
