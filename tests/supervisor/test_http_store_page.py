@@ -29,6 +29,8 @@ ENTER = "\ue007"
 PHONE = (390, 844)
 #: More than a float can hold.
 LARGE = 2**53 + 1
+#: Keys whose path a browser, or the server, could take for another one.
+ODD = (".", "..", "100%", "changes", "x?y#z")
 SIZES = {"a": LARGE, "bb": 2}
 HTML = "<img src=x onerror=alert(1)>"
 
@@ -93,14 +95,14 @@ def search(page: Browser, text: str, how: str = "key") -> None:
 
 def test_a_store_is_searched_sorted_and_watched(held: Shown, tmp_path: Path) -> None:
     with held.running() as streams:
-        held.produce(("a", "x"), ("b", "x"), ("b", "x"), (f"b/{HTML}", "x"))
-        eventually(lambda: len((rows(streams, "cached") or ({}, None))[0]) == 3, "the records are counted")
+        held.produce(("a", "x"), ("b", "x"), ("b", "x"), *((key, "x") for key in (f"b/{HTML}", *ODD)))
+        eventually(lambda: len((rows(streams, "cached") or ({}, None))[0]) == 3 + len(ODD), "the records are counted")
         with opened(streams, tmp_path) as page:
             page.click("#stores a[href='/store?name=cached']")
-            whole = {"a": "1", "b": "2", f"b/{HTML}": "1"}
+            whole = {**dict.fromkeys(ODD, "1"), "a": "1", "b": "2", f"b/{HTML}": "1"}
             eventually(lambda: values(page) == whole, "the rows are shown")
             assert heads(page) == ["Key", "Value", "Time, UTC"]
-            assert table(page)[0] == ["a", "1", "1970-01-01 00:00:05"]
+            assert ["a", "1", "1970-01-01 00:00:05"] in table(page)
             is_searched(page, whole)
             is_sorted(page)
             is_watched(page, held)
@@ -116,24 +118,29 @@ def is_searched(page: Browser, whole: dict[str, str]) -> None:
     page.run("location.reload()")
     eventually(lambda: list(values(page)) == ["b", f"b/{HTML}"], "the address has the search")
     search(page, "b/", "from")
-    eventually(lambda: list(values(page)) == [f"b/{HTML}"], "keys from one on are found")
+    eventually(lambda: list(values(page)) == [f"b/{HTML}", "changes", "x?y#z"], "keys from one on are found")
+    for odd in ODD:
+        search(page, odd)
+        eventually(lambda: list(values(page)) == [odd], f"{odd} is found")  # noqa: B023
     search(page, "nothing")
     eventually(lambda: page.text("#none") == "No row matches.", "it says so")
     assert page.text("#message") == ""
     page.run("document.getElementById('text').value = ''")
     page.type("#text", ENTER)
     eventually(lambda: values(page) == whole, "all rows are shown again")
+    assert page.run("return document.getElementById('none').hidden") is True
 
 
 def is_sorted(page: Browser) -> None:
     value = "#rows th:nth-child(2) button"
     page.click(value)
-    assert [row[1] for row in table(page)] == ["1", "1", "2"]
+    ones = ["1"] * (len(ODD) + 2)
+    assert [row[1] for row in table(page)] == [*ones, "2"]
     page.click(value)
-    assert [row[1] for row in table(page)] == ["2", "1", "1"]
+    assert [row[1] for row in table(page)] == ["2", *ones]
     assert page.run("return document.querySelectorAll('#rows th')[1].ariaSort") == "descending"
     page.click(value)
-    assert [row[0] for row in table(page)] == ["a", "b", f"b/{HTML}"], "the order of the store"
+    assert [row[0] for row in table(page)] == sorted(["a", "b", f"b/{HTML}", *ODD]), "the order of the store"
 
 
 def is_watched(page: Browser, held: Shown) -> None:

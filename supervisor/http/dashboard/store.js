@@ -58,11 +58,17 @@ function path(committed) {
     return `${base}?${query}`;
   }
   query.delete("key");
+  if (key === "." || key === "..") {
+    // Browsers take such a part of a path for a folder.
+    query.set("from", key);
+    query.set("to", key);
+    return `${base}?${query}`;
+  }
   return key === null ? `${base}?${query}` : `${base}/${keyPath(key)}?${query}`;
 }
 
-// A key named "changes", or of dots alone, is another path unless it is encoded.
-const keyPath = (key) => (key === "changes" ? "%63hanges" : encodeURIComponent(key).replace(/^\.+$/, (dots) => "%2E".repeat(dots.length)));
+// A key named "changes" is another path unless it is encoded.
+const keyPath = (key) => (key === "changes" ? "%63hanges" : encodeURIComponent(key));
 
 async function load(committed = false) {
   reading.abort();
