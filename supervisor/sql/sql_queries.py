@@ -35,9 +35,12 @@ from penstock.topology.query.isolation_level import IsolationLevel
 from penstock.topology.query.position import Position
 from penstock.workers.control.messages import ReadStore
 
+from ..logs.log_floods import bounded_logger
 from ..queries.store_routing import RETRY_SECONDS, QueryError
 from ..queries.store_scans import Scan, StoreScans, Table
 from .sql_result import METADATA, SqlResult, positions_json
+
+logger = bounded_logger(__name__)
 
 #: How many queries run at a time; each has a process.
 QUERIES_MAX = 4
@@ -95,8 +98,8 @@ class SqlQueries:
             with _Running(query, self._scans, process, timeout, self._memory_bytes, self._rows_max) as running:
                 return running.result()
         finally:
-            self._spare.start()
             self._free.release()
+            self._spare.start()
 
     def close(self) -> None:
         """End the process of the next query."""
@@ -181,11 +184,15 @@ class SpareProcess:
         return DuckDBProcess()
 
     def start(self) -> None:
-        """Start the process of the next query, unless it exists."""
+        """Start the process of the next query, unless it exists. If that fails, the next query starts its process."""
         with self._lock:
             if self._spare is not None or self._is_closed:
                 return
-            self._spare = DuckDBProcess()
+            try:
+                self._spare = DuckDBProcess()
+            except OSError as error:
+                logger.warning("The process of the next query in SQL cannot be started: %s", error)
+                return
             self._timer = threading.Timer(self._idle_seconds, self.end)
             self._timer.daemon = True
             self._timer.start()

@@ -511,6 +511,25 @@ def test_a_process_that_waits_may_die(queries: SqlQueries) -> None:
     assert spare() != first
 
 
+def test_a_process_that_cannot_be_started_ahead_fails_no_query(
+    queries: SqlQueries, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from penstock.supervisor.sql import sql_queries
+
+    started = [sql_queries.DuckDBProcess()]
+
+    def start() -> sql_queries.DuckDBProcess:
+        if not started:
+            raise OSError("no memory")
+        return started.pop()
+
+    monkeypatch.setattr(sql_queries, "DuckDBProcess", start)
+    assert rows(queries.run(SqlQuery("select 1"))) == [(1,)]
+    assert "cannot be started: no memory" in caplog.text
+    with pytest.raises(OSError, match="no memory"):
+        queries.run(SqlQuery("select 1"))
+
+
 def test_a_process_waits_for_a_limited_time() -> None:
     waiting = SpareProcess(idle_seconds=0.2)
     waiting.start()
