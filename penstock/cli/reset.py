@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +16,10 @@ from penstock.cli.status_view import counted, show, table
 from penstock.supervisor.offline.application_reset import ApplicationReset, Move, Target
 from penstock.supervisor.source.topology_source import TopologySource
 from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.sink_interfaces import Sink
 from penstock.topology.errors import StreamsError
+from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.workers.tasks.task_sinks import sinks_of
 
 
 class Moment(click.ParamType[int]):
@@ -35,6 +39,7 @@ class Moment(click.ParamType[int]):
     epilog=examples(
         "penstock reset my_app:topology --config penstock.toml",
         "penstock reset my_app:topology --config penstock.toml --execute",
+        "penstock reset my_app:topology --config penstock.toml --sinks --execute",
         "penstock reset --input-topic flights --by-duration 2h --execute",
     )
 )
@@ -49,6 +54,7 @@ class Moment(click.ParamType[int]):
 @click.option("--by-duration", type=Duration(), metavar="TIME", help="Read records of at most this age, e.g. 90m.")
 @click.option("--shift-by", type=int, metavar="N", help="Shift offsets by this number; negative: backwards.")
 @click.option("--local-only", is_flag=True, help="Delete only the state on this host.")
+@click.option("--sinks", "with_sinks", is_flag=True, help="Delete the offsets in sinks outside of Kafka, but no rows.")
 @click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for members to leave.")
 def reset(
     topology: str | None,
@@ -62,6 +68,7 @@ def reset(
     by_duration: int | None,
     shift_by: int | None,
     local_only: bool,
+    with_sinks: bool,
     wait: float,
 ) -> None:
     """Reset an application: input offsets, internal topics, the state on this host.
@@ -73,7 +80,11 @@ def reset(
     if sum(given) > 1:
         raise click.UsageError("Give one of --to-earliest, --to-latest, --to-datetime, --by-duration, --shift-by.")
     config = settings.load_located()
-    topics = set(inputs) if topology is None else set(inputs) | _sources(topology, config)
+    built = [] if topology is None else _built(topology, config)
+    sinks = dict(sinks_of(built))
+    if with_sinks and not sinks:
+        raise click.UsageError("--sinks needs a topology (MODULE:TOPOLOGY) with sinks outside of Kafka.")
+    topics = set(inputs) | _sources(built)
     if not topics and not local_only:
         raise click.UsageError(
             "Give the topology (MODULE:TOPOLOGY) or --input-topic, to reset the offsets of its topics."
@@ -88,20 +99,37 @@ def reset(
                 resetting.wait_until_empty(wait)
             moves = resetting.moves(topics, Target(to_latest, since, shift_by))
             plan["internal_topics"], plan["kept_topics"] = resetting.internal_topics()
+            plan["sinks"] = _stored(sinks, config["application.id"], with_sinks)
         plan["offsets"] = [{**m.partition._asdict(), "committed": m.committed, "offset": m.offset} for m in moves]
         if execute:
             resetting.move(moves)
             resetting.delete_topics(plan["internal_topics"])
             resetting.delete_state()
+            for sink in sinks.values() if with_sinks else ():
+                sink.forget(config["application.id"])
     if json_output:
         print_json(plan)
     else:
         _show(plan)
 
 
-def _sources(topology: str, config: StreamsConfig) -> set[str]:
-    """Return the user topics that the topology's tasks read."""
-    built = TopologySource.of(topology).load_for_command(config).internal_builder.build_subtopologies(config)
+def _built(topology: str, config: StreamsConfig) -> list[ProcessorTopology]:
+    return TopologySource.of(topology).load_for_command(config).internal_builder.build_subtopologies(config)
+
+
+def _stored(sinks: Mapping[str, Sink], application_id: str, deleted: bool) -> list[dict[str, object]]:
+    """Return the offsets that sinks have stored, with what happens to them."""
+    return [
+        {"sink": name, "place": str(sink), **stored.partition._asdict(), "offset": stored.offset, "deleted": deleted}
+        for name, sink in sinks.items()
+        for stored in sink.stored(application_id)
+        if stored.sink == name
+    ]
+
+
+def _sources(built: Iterable[ProcessorTopology]) -> set[str]:
+    """Return the user topics that the tasks read."""
+    built = list(built)
     internal = {topic for one in built for topic in one.repartition_topics}
     return {topic for one in built for topic in one.source_topics} - internal
 
@@ -128,5 +156,9 @@ def _show(plan: dict[str, Any]) -> None:
     click.echo(f"Internal topics {verb}: {', '.join(plan['internal_topics']) or 'none'}")
     if plan["kept_topics"]:
         click.echo(f"Left alone, they look like another group's: {', '.join(plan['kept_topics'])}")
+    for row in plan.get("sinks", ()):
+        what = verb if row["deleted"] else "kept, as --sinks is not given"
+        where = f"{row['topic']}-{row['partition']} in {row['place']}"
+        click.echo(f"Offset {row['offset']} of sink {row['sink']} for {where}: {what}")
     tasks = f"{plan['state']} ({counted(len(plan['tasks']), 'task')})" if plan["tasks"] else "none"
     click.echo(f"State {verb} on this host: {tasks}")

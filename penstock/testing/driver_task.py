@@ -20,14 +20,15 @@ from penstock.topology.common.java_collections import PriorityQueue
 from penstock.topology.context.idle_time import IdleTime
 from penstock.topology.context.punctuation_queue import PunctuationQueue, first_due_ms
 from penstock.topology.context.task_context import Cancellable, TaskContext
-from penstock.topology.errors import UnknownStateStoreError
+from penstock.topology.errors import StreamsError, UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.processor_api import Punctuation
-from penstock.topology.records import Headers, Message, RawRecord, SentRecord, TaskId
+from penstock.topology.records import Headers, Message, RawRecord, SentRecord, TaskId, TopicPartition
 from penstock.topology.run.compiled import CompiledSource, CompiledTopology, StampedRecord, compile_topology
 from penstock.topology.run.event_loop import TurnedCalls
 from penstock.workers.metrics.custom_metrics import CustomMetrics
 from penstock.workers.metrics.sensors import Sensor
+from penstock.workers.tasks.task_sinks import TaskSinks
 
 #: Without partitions=, the driver runs all sub-topologies in one task, whose topics have one partition.
 TASK_ID = TaskId(0, 0)
@@ -118,6 +119,8 @@ class DriverTask(TaskContext):
         for name, builder in topology.stores.items():
             self.stores[name] = build_store(builder, self, directory, cache)
         self.restore()
+        self._sinks = TaskSinks(topology, self)
+        self._sinks.start_over([TopicPartition(topic, task_id.partition) for topic in self._full_source_topics()])
         self.compiled: CompiledTopology = compile_topology(topology, self)
         own = topology.idle_timeout
         parts = topology.idle_parts if own is None else [(frozenset(topology.nodes), own)]
@@ -125,6 +128,10 @@ class DriverTask(TaskContext):
             IdlePart(names, IdleTime(timeout, clock.now_ms, self._time_of_others)) for names, timeout in parts
         ]
         self.compiled.init()
+
+    def _full_source_topics(self) -> Iterator[str]:
+        internal = self.topology.repartition_topics
+        return (self.internal_topic(t) if t in internal else t for t in self.topology.source_topics)
 
     def _time_of_others(self) -> int | None:
         """Return the highest stream time of the other tasks of the sub-topology, None if there is none."""
@@ -199,7 +206,7 @@ class DriverTask(TaskContext):
     @property
     def batched_records(self) -> int:
         """The number of records that wait for a full batch."""
-        return len(self.compiled.waiting)
+        return sum(len(each.held()) for each in self.compiled.waiting.operators if not each.drains_at_commit)
 
     def _punctuate_stream_time(self) -> None:
         stream_time_ms = self.compiled.waiting.passed_on_ms()
@@ -231,6 +238,8 @@ class DriverTask(TaskContext):
         self.compiled.flush(self.stores, batches=False)
         for name, store in self.stores.items():
             store.commit(self.output.changelog_ends[name])
+        self.compiled.waiting.committed()
+        self.compiled.waiting.drain_calls()
 
     def take_produced(self) -> list[SentRecord]:
         """Return the records sent since the last call."""
@@ -243,8 +252,11 @@ class DriverTask(TaskContext):
             while self.batched_records:
                 self.complete_batches()
             self.compiled.close()
+            if unwritten := len(self.compiled.waiting):
+                raise StreamsError(f"{unwritten} records could not be written to a sink: see the log")
         finally:
             self.async_calls.close()
+            self._sinks.close()
             for store in self.stores.values():
                 store.close()
 

@@ -152,6 +152,11 @@ OPERATORS: Mapping[str, tuple[Capability, str]] = {
         ),
         _WAITS,
     ),
+    "SinkOperator": (
+        Capability.REFUSED,
+        "a sink keeps offsets of Kafka's partitions, and Spark keeps its own in its checkpoint: write the stream to a "
+        "topic, and let another application read it into the sink",
+    ),
     "ResponseJoinProcessor": (
         Capability.COARSER,
         "of several updates of a left row in one micro-batch only the last is joined, as locally while responses are "

@@ -37,6 +37,7 @@ from penstock import (
     agg,
 )
 from penstock.kernel.aggregates import Aggregation, Count, Field
+from penstock.sinks import SqliteSink
 from penstock.supervisor.source import pickling
 from penstock.testing import TopologyTestDriver
 from penstock.topology.operators.aggregate import KTableAggregator
@@ -108,6 +109,7 @@ def stateless(builder: StreamsBuilder, serdes: Any) -> None:
     found = found.repartition(**serdes).merge(builder.stream("other", **serdes))
     found.print()
     found.foreach(lambda k, v: None)
+    found.to_sink(SqliteSink(":memory:", "rows", columns={"v": dict}))
     branches = found.split(name="split-").branch(lambda k, v: True).default_branch()
     for branch in branches.values():
         branch.to("out", **serdes)

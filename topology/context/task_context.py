@@ -20,6 +20,7 @@ from .timers import Timers
 if TYPE_CHECKING:
     from ..processor_api import Punctuation, StreamsMetrics
     from .async_calls import AsyncCalls
+    from .sink_interfaces import SinkWriter
     from .task_output import TaskOutput
 
 set_types(Change, Windowed)
@@ -66,6 +67,8 @@ class TaskContext(RecordContext):
         self.processor_metadata: dict[str, int] = {}
         #: What is measured beyond the level INFO; None at this level.
         self.tallies = tallies_for(config)
+        #: The open sinks outside of Kafka, by their nodes, before the topology is compiled.
+        self.sink_writers: dict[str, SinkWriter] = {}
         #: What is due at a time in the task's stores.
         self.timers = Timers(self)
 

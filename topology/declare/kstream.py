@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TextIO, overload
 
 from ..common.arguments import check_topic, check_type
-from ..common.durations import Duration
+from ..common.durations import Duration, non_negative_millis
 from ..common.naming import Named, validate_name
 from ..context.partitioners import Partitioner, check_partitioner
+from ..context.sink_interfaces import Sink
 from ..errors import TopologyError
 from ..graph.graph_nodes import (
     GraphNode,
     OptimizableRepartitionNode,
+    OutsideSinkNode,
     ProcessorGraphNode,
     StreamSinkNode,
     UnoptimizableRepartitionNode,
 )
 from ..graph.repartition import repartition_node
 from ..operators.processor_operator import ProcessorOperator
+from ..operators.sink_operator import SinkOperator
 from ..operators.stateless import (
     KStreamFilter,
     KStreamFlatMap,
@@ -242,6 +246,35 @@ class KStream(JoiningStream[K, V], AsyncStream[K, V]):
             partitioner,
         )
         self.builder.add_graph_node(self.graph_node, node)
+
+    def to_sink(
+        self,
+        sink: Sink,
+        *,
+        max_records: int = 10_000,
+        max_wait: Duration = timedelta(seconds=1),
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Write the stream to a sink outside of Kafka, e.g. PostgresSink, exactly once (docs/sinks.md).
+
+        The sink keeps the offsets of its input in the same transaction as its rows. So it has a sub-topology for
+        itself: if more than stateless functions precede it, or the topic has other readers, it reads an internal
+        topic, ``<application.id>-<name>-repartition``, which is written with these serdes.
+
+        max_records: of one transaction, at most; the rows of one input record stay together. max_wait: how long the
+        first record waits for others (``timedelta`` or ms); each commit writes, too. Serdes: by default the stream's;
+        their types are those of the columns. Raises TopologyError for anything but a Sink.
+        """
+        check_type(sink, Sink, "The argument of to_sink()", 'a sink, e.g. SqliteSink("orders.db", "orders")')
+        if type(max_records) is not int or max_records < 1:
+            raise TopologyError(f"max_records must be 1 or more, got {max_records!r}")
+        max_wait_ms = non_negative_millis(max_wait, "max_wait of to_sink()")
+        serdes = as_serde(key_serde) or self.key_serde, as_serde(value_serde) or self.value_serde
+        operator = SinkOperator(sink, max_records, max_wait_ms, *serdes)
+        node_name = Named(name).or_generate(self.builder, "KSTREAM-SINK-")
+        self.builder.add_graph_node(self.graph_node, OutsideSinkNode(node_name, operator, name is not None))
 
     def deduplicate_by_key(
         self,

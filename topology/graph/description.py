@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..common.java_collections import TreeSet, hash_map_order, hash_set_order
+from ..operators.sink_operator import SinkOperator
 from .declarations import NodeFactory, ProcessorFactory, SinkFactory, SourceFactory
 
 if TYPE_CHECKING:
@@ -64,11 +65,23 @@ class Sink:
 
 
 @dataclass(frozen=True, slots=True)
+class OutsideSink:
+    """A node that writes to a sink outside of Kafka (to_sink); Kafka Streams has none."""
+
+    name: str
+    sink: str
+    predecessors: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"Sink: {self.name} ({self.sink})\n      <-- {_names(self.predecessors)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Subtopology:
     """Nodes that are connected, directly or through stores: they run in one task."""
 
     id: int
-    nodes: tuple[Source | Processor | Sink, ...]
+    nodes: tuple[Source | Processor | Sink | OutsideSink, ...]
 
     def __str__(self) -> str:
         nodes = "".join(f"    {node}\n" for node in self.nodes)
@@ -149,7 +162,7 @@ def _subtopology(builder: InternalTopologyBuilder, number: int, names: Iterable[
     return Subtopology(number, tuple(_describe_node(entry) for entry in in_order))
 
 
-def _describe_node(entry: _Ranked) -> Source | Processor | Sink:
+def _describe_node(entry: _Ranked) -> Source | Processor | Sink | OutsideSink:
     node = entry.node
     successors = tuple(child.node.name for child in entry.successors)
     predecessors = tuple(parent.node.name for parent in entry.predecessors)
@@ -159,6 +172,8 @@ def _describe_node(entry: _Ranked) -> Source | Processor | Sink:
         topic, extractor = (node.topic, None) if isinstance(node.topic, str) else (None, node.topic)
         return Sink(node.name, topic, extractor, predecessors)
     assert isinstance(node, ProcessorFactory)
+    if isinstance(node.operator, SinkOperator):
+        return OutsideSink(node.name, str(node.operator.sink), predecessors)
     stores = hash_set_order(hash_map_order(node.stores))
     return Processor(node.name, tuple(stores), successors, predecessors)
 

@@ -18,6 +18,7 @@ from ..context.partitioners import Partitioner, WindowedStreamPartitioner
 from ..context.timestamp_extractors import fail_on_invalid_timestamp
 from ..errors import TopologyError
 from ..operators.operator import Operator
+from ..operators.sink_operator import SinkOperator
 from ..operators.stateless import KStreamFilter, PassThrough
 from ..operators.table import KTableSource
 from ..operators.table_join import KTableKTableAbstractJoin, KTableKTableJoinMerger
@@ -215,6 +216,18 @@ class StreamSinkNode(GraphNode):
             partitioner = WindowedStreamPartitioner(self.key_serde)
         produced = Produced(self.key_serde, self.value_serde, partitioner)
         topology.add_sink(self.node_name, self.topic, self.parent_names(), produced)
+
+
+@dataclass(eq=False, repr=False)
+class OutsideSinkNode(GraphNode):
+    """Writes to a sink outside of Kafka, in a sub-topology without anything else; see isolate_sinks."""
+
+    operator: SinkOperator
+    named: bool
+
+    @override
+    def write_to(self, topology: InternalTopologyBuilder) -> None:
+        topology.add_processor(self.node_name, self.operator, self.parent_names())
 
 
 class StateStoreNode(GraphNode):

@@ -5,6 +5,8 @@
 - reuse.ktable.source.topics: a table's source topic is its changelog
 - merge.repartition.topics: one repartition topic after a key-changing operation serves all operations that need one
 - single.store.self.join: a stream that is joined with itself is stored once
+
+Penstock's own, always: sinks outside of Kafka get a sub-topology for themselves.
 """
 
 from __future__ import annotations
@@ -16,13 +18,17 @@ from dataclasses import dataclass, field
 from ..common.naming import NameProvider
 from ..config.streams_config import verify_topology_optimization_configs
 from ..errors import TopologyError
+from ..operators.stateless import REPEATABLE
 from .graph_nodes import (
     BaseRepartitionNode,
     GraphNode,
     OptimizableRepartitionNode,
+    OutsideSinkNode,
+    ProcessorGraphNode,
     StreamSourceNode,
     StreamStreamJoinNode,
     TableSourceNode,
+    UnoptimizableRepartitionNode,
 )
 from .internal_topology_builder import InternalTopologyBuilder
 from .repartition import repartition_node
@@ -51,6 +57,7 @@ def optimize(graph: OperationGraph, topology: InternalTopologyBuilder, config: s
     if "single.store.self.join" in enabled:
         rewrite_self_joins(graph.root)
     drop_null_keys(graph.root)
+    isolate_sinks(graph, names)
 
 
 def merge_duplicate_sources(graph: OperationGraph) -> None:
@@ -104,6 +111,42 @@ def _children_first(root: GraphNode) -> list[GraphNode]:
         open_nodes.append((node, True))
         open_nodes.extend((child, False) for child in node.children if child not in order)
     return list(order)
+
+
+def isolate_sinks(graph: OperationGraph, names: NameProvider) -> None:
+    """Put a repartition topic before each sink outside of Kafka, unless its task does nothing else in any case.
+
+    Its task continues at the offsets that the sink has stored, and nothing else may process records again with it.
+    """
+    for sink in [node for node in graph.nodes if isinstance(node, OutsideSinkNode)]:
+        if _is_isolated(sink):
+            continue
+        operator = sink.operator
+        serdes = operator.key_serde, operator.value_serde
+        between = repartition_node(UnoptimizableRepartitionNode, names, sink.node_name, *serdes, named=sink.named)
+        between.build_priority = sink.build_priority
+        for parent in list(sink.parents):
+            parent.remove_child(sink)
+            parent.add_child(between)
+        between.add_child(sink)
+        graph.nodes[between] = None
+
+
+def _is_isolated(sink: OutsideSinkNode) -> bool:
+    """Return whether only sources and stateless functions precede a sink, and nothing else follows them."""
+    seen: set[GraphNode] = {sink}
+    above = list(sink.parents)
+    while above:
+        node = above.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, StreamSourceNode | BaseRepartitionNode):
+            continue
+        if not isinstance(node, ProcessorGraphNode) or not isinstance(node.operator, REPEATABLE):
+            return False
+        above.extend(node.parents)
+    return all(seen.issuperset(node.children) for node in seen)
 
 
 def rewrite_self_joins(root: GraphNode) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 
-from .description import GlobalStore, Processor, Sink, Source, Subtopology, TopologyDescription
+from .description import GlobalStore, OutsideSink, Processor, Sink, Source, Subtopology, TopologyDescription
 
 TOPIC, NODE, STORE = "topic", "node", "store"
 
@@ -83,19 +83,21 @@ def _graph(part: Subtopology | GlobalStore) -> Graph:
         vertex = Vertex(NODE, node.name)
         graph.vertices[vertex] = None
         for topic in _topics(node):
-            graph.link(*((vertex, topic) if isinstance(node, Sink) else (topic, vertex)))
-        for successor in () if isinstance(node, Sink) else node.successors:
+            graph.link(*((topic, vertex) if isinstance(node, Source) else (vertex, topic)))
+        for successor in () if isinstance(node, Sink | OutsideSink) else node.successors:
             graph.link(vertex, Vertex(NODE, successor))
         for store in node.stores if isinstance(node, Processor) else ():
             graph.link(vertex, Vertex(STORE, store))
     return graph
 
 
-def _topics(node: Source | Processor | Sink) -> Iterator[Vertex]:
+def _topics(node: Source | Processor | Sink | OutsideSink) -> Iterator[Vertex]:
     if isinstance(node, Source):
         names: Iterable[str] = node.topics if node.topic_pattern is None else (node.topic_pattern.pattern,)
     elif isinstance(node, Sink):
         names = (node.topic or "chosen by a function",)
+    elif isinstance(node, OutsideSink):
+        names = (node.sink,)
     else:
         names = ()
     return (Vertex(TOPIC, name) for name in names)

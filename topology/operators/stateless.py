@@ -159,6 +159,18 @@ class KTableToStream(Operator):
         return nodes.ToStream(node.task, node.name, node.child)
 
 
+#: Operators whose output depends on the record alone and appears at once, in the order of the records.
+REPEATABLE = (
+    PassThrough,
+    KStreamFilter,
+    KStreamMap,
+    KStreamSelectKey,
+    KStreamMapValues,
+    KStreamFlatMap,
+    KStreamFlatMapValues,
+)
+
+
 def check_pair(name: str, found: object) -> None:
     """Raise StreamsError unless a mapper returned a pair (key, value): a tuple or list of length 2."""
     if not isinstance(found, tuple | list) or len(found) != 2:

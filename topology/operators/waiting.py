@@ -52,11 +52,13 @@ class WaitingRecords(ABC):
 
     in_order: whether results are forwarded in the order of their records. replayable: whether only a source and
     stateless operators have processed these records. They can then be read again after a crash, so a commit need not
-    wait for them. times: statistics of the operator's function.
+    wait for them. drains_at_commit: whether it asks for them nevertheless, and forwards what it can. times: statistics
+    of the operator's function.
     """
 
     in_order = True
     replayable = False
+    drains_at_commit = False
     _seen_ms = -1
 
     def __init__(self, name: str) -> None:
@@ -97,6 +99,9 @@ class WaitingRecords(ABC):
     def cancel(self) -> None:
         """Discard the waiting records; the task's next owner reads them again."""
 
+    def committed(self) -> None:  # noqa: B027  most have nothing to do
+        """Note that all that was sent so far is in Kafka."""
+
 
 class Waiting:
     """The waiting records of one task, by operator in topology order."""
@@ -121,7 +126,8 @@ class Waiting:
 
     def drain(self) -> int:
         """Forward everything that must not wait during a commit, blocking for it, and return the number of results."""
-        return sum(operator.drain() for operator in self.operators if not self._may_stay(operator))
+        drained = (one for one in self.operators if one.drains_at_commit or not self._may_stay(one))
+        return sum(operator.drain() for operator in drained)
 
     def drain_all(self) -> int:
         """Forward all results, and return their number."""
@@ -129,7 +135,13 @@ class Waiting:
 
     def drain_calls(self) -> int:
         """Forward the results of all calls, let batches wait for more records, and return the number of results."""
-        return sum(operator.drain() for operator in self.operators if operator.due_ms() is None)
+        drained = (one for one in self.operators if one.drains_at_commit or one.due_ms() is None)
+        return sum(operator.drain() for operator in drained)
+
+    def committed(self) -> None:
+        """Note that all that was sent so far is in Kafka: a commit has covered it."""
+        for operator in self.operators:
+            operator.committed()
 
     def settled(self) -> bool:
         """Return whether the task may commit: waiting records had no effect yet and are read again after a crash."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.clients.group.streams_values import DescribedNode, DescribedTopology, NodeType
-from penstock.topology.graph.description import Processor, Sink, Source, TopologyDescription
+from penstock.topology.graph.description import OutsideSink, Processor, Sink, Source, TopologyDescription
 
 
 def described_topology(description: TopologyDescription, topic_name: Callable[[str], str]) -> DescribedTopology:
@@ -14,7 +14,9 @@ def described_topology(description: TopologyDescription, topic_name: Callable[[s
     topic_name: returns the name of a topic on the brokers, where internal ones begin with the application's id.
     """
 
-    def node(found: Source | Processor | Sink) -> DescribedNode:
+    def node(found: Source | Processor | Sink | OutsideSink) -> DescribedNode:
+        if isinstance(found, OutsideSink):
+            return DescribedNode(found.name, NodeType.SINK)
         if isinstance(found, Sink):
             topic = None if found.topic is None else topic_name(found.topic)
             return DescribedNode(found.name, NodeType.SINK, sink_topic=topic)

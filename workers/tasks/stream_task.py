@@ -31,6 +31,7 @@ from .partition_offsets import OFFSET_END
 from .record_sends import task_output
 from .streams_producer import StreamsProducer
 from .task import Task, TaskEnvironment
+from .task_sinks import TaskSinks
 from .task_state import TaskState
 from .topic_marks import changed_topic, marks
 from .topic_partition_metadata import SPARK_MARK, TOPIC_MARK, UNKNOWN, TopicPartitionMetadata
@@ -91,6 +92,7 @@ class StreamTask(Task):
         clients.producer.collector.register_writer(
             task_id, {*self._sink_topics(), *(p.topic for p in written.values())}
         )
+        self._sinks = TaskSinks(topology, self)
         #: None before it runs, and when it is suspended.
         self.run: TaskRun | None = None
         self._stream_time_queue = PunctuationQueue()
@@ -147,7 +149,8 @@ class StreamTask(Task):
     def initialize_topology(self) -> None:
         """Compile the sub-topology, start its processors, and start to read the input at the committed offsets."""
         committed = self._clients.committed(self.input_partitions)
-        self._read_from(committed)  # the last step that may fail because of a broker, and be retried
+        written = self._sinks.open(self.input_partitions, self.environment.topic_ids)
+        self._read_from(committed, written)  # the last step that may fail because of a broker, and be retried
         times = self._initialize_processor_metadata(committed)
         compiled = compile_topology(self.topology, self)
         group = PartitionGroup(
@@ -209,14 +212,18 @@ class StreamTask(Task):
         self.stream_time_ms = max((self.stream_time_ms, *times.values()))
         return times
 
-    def _read_from(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+    def _read_from(
+        self, committed: Mapping[TopicPartition, OffsetAndMetadata | None], written: Mapping[TopicPartition, int]
+    ) -> None:
+        """Read at the committed offsets, or where a sink says that its rows end: only that is certain."""
         start = self._clients.start_offset
         consumer = self._clients.consumer
-        starts = {p: start(p) if at is None else at.offset for p, at in sorted(committed.items())}
+        starts = {p: start(p) if at is None else at.offset for p, at in sorted(committed.items()) if p not in written}
+        starts |= written
         if not any(committed.values()) and any(offset != OFFSET_END for offset in starts.values()):
             self._begin_without_offsets(starts.keys())
         consumer.assign(starts)
-        consumer.set_epochs({p: at.leader_epoch for p, at in committed.items() if at is not None})
+        consumer.set_epochs({p: at.leader_epoch for p, at in committed.items() if at is not None and p not in written})
         # Start offsets need not be committed: nothing was processed yet.
         self._committed = {p: offset for p in committed if (offset := consumer.position(p)) is not None}
         self._stored = dict.fromkeys(self.state_manager.stores, Position.before(self._committed))
@@ -262,6 +269,7 @@ class StreamTask(Task):
                 self.run.compiled.close()
         finally:
             self.run = None
+            self._sinks.close()
             self._stream_time_queue.close()
             self._system_time_queue.close()
             self.log.info("Suspended from %s", before.name)
@@ -510,6 +518,8 @@ class StreamTask(Task):
             partition: at.offset for partition, at in offsets.items() if partition in self.input_partitions
         }
         self._committed_work = self._committing
+        if self.run is not None and not self.commit_requested:
+            self.run.compiled.waiting.committed()
         self.metrics.commit.record(1, self.environment.time.now_ms)
 
     @override

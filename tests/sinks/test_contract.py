@@ -1,0 +1,53 @@
+"""The contract of sinks holds for Penstock's."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from penstock.sinks import PostgresSink, Sink, SqliteSink
+from penstock.testing.sink_contract import Row, SinkContract
+from tests.postgres_server import PostgresDatabase
+
+
+class TestSqliteSink(SinkContract):
+    """SQLite."""
+
+    refused = Row(2**63, "beyond SQLite's integers")
+
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "rows.db"
+
+    @override
+    def make_sink(self, mode: str) -> Sink:
+        return SqliteSink(self.path, "rows", mode)  # type: ignore[arg-type]
+
+    @override
+    def rows(self) -> list[tuple[int, str]]:
+        connection = sqlite3.connect(self.path)
+        try:
+            return connection.execute("SELECT number, text FROM rows").fetchall()
+        finally:
+            connection.close()
+
+
+class TestPostgresSink(SinkContract):
+    """PostgreSQL."""
+
+    refused = Row(2**63, "beyond bigint")
+
+    @pytest.fixture(autouse=True)
+    def place(self, database: PostgresDatabase) -> None:
+        self.database = database
+
+    @override
+    def make_sink(self, mode: str) -> Sink:
+        return PostgresSink(self.database.dsn, "rows", mode)  # type: ignore[arg-type]
+
+    @override
+    def rows(self) -> list[tuple[int, str]]:
+        return self.database.rows("SELECT number, text FROM rows")
