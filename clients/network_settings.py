@@ -45,6 +45,7 @@ NETWORK_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "retry.backoff.ms": ("retry_backoff_ms", int),
     "connections.max.idle.ms": ("max_idle_ms", limit_ms),
     "metadata.max.age.ms": ("metadata_max_age_ms", limit_ms),
+    "metadata.cluster.check.enable": ("checks_cluster", lambda value: str(value).lower() == "true"),
     "topic.metadata.propagation.max.ms": ("unknown_topic_ms", int),
 }
 
@@ -55,7 +56,7 @@ class NetworkSettings:
 
     Defaults are Kafka Streams' (topology/config/config_keys.py), or librdkafka's for keys that Kafka Streams lacks.
     canonical_names: connect to the bootstrap servers by the canonical names of their addresses. reconnect_backoff_ms:
-    0 for none.
+    0 for none. checks_cluster: whether brokers check that a connection is meant for them (KIP-1242).
     """
 
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
@@ -70,6 +71,7 @@ class NetworkSettings:
     max_idle_ms: int = 540_000
     metadata_max_age_ms: int = 300_000
     unknown_topic_ms: int = 30_000
+    checks_cluster: bool = True
     security: Security = field(default=PLAINTEXT, compare=False, repr=False)
 
 

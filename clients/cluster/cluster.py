@@ -18,7 +18,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from ..connection.opening import Opened, authenticate, open_connection
+from ..connection.opening import Identity, Opened, authenticate, open_connection
 from ..connection.waiting import in_thread
 from ..errors import BrokerError, ErrorCode, Kind, RetriableError, UnreachableError, raise_for_code
 from ..log_context import PrefixedLogger
@@ -65,6 +65,7 @@ class Cluster:
         self._tasks: set[asyncio.Task[object]] = set()
         self._bootstrap: list[Address] = [Address(*address) for address in settings.bootstrap_servers]
         self._brokers: dict[int, Address] = {}
+        self._cluster_id: str | None = None  # of the latest metadata
         self._connections: dict[tuple[Address, str], BrokerConnection] = {}
         self._back_off: dict[Address, _BackOff] = {}
         self._knowing_brokers: asyncio.Task[None] | None = None
@@ -180,8 +181,9 @@ class Cluster:
         asked = None if topics is None else [{"name": topic} for topic in sorted(topics)]
         response = await self.ask_any(METADATA(topics=asked, allow_auto_topic_creation=creates_topics), timeout_ms)
         if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:  # this broker has left the cluster (KIP-1102)
-            self._brokers.clear()
+            self._forget_brokers()
         raise_for_code(response.error_code)
+        self._cluster_id = response.cluster_id
         self._brokers = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
         return response
 
@@ -232,7 +234,7 @@ class Cluster:
 
     async def open(self, node: int) -> Opened:
         """Return a new authenticated connection to a broker, owned by the caller; raises as ``send`` does."""
-        return await self._open(self._address(node))
+        return await self._open(self._address(node), node)
 
     def _address(self, node: int) -> Address:
         """Return a broker's address; raises UnreachableError."""
@@ -256,13 +258,35 @@ class Cluster:
         now_ms = asyncio.get_running_loop().time() * 1000
         self._throttle.note(f"{address.host}:{address.port}", request, throttle_ms, now_ms)
 
-    async def _open(self, address: Address) -> Opened:
+    def _forget_brokers(self) -> None:
+        """Start again from ``bootstrap.servers`` (KIP-899, KIP-1102)."""
+        self._brokers.clear()
+        self._cluster_id = None
+
+    def _identity(self, address: Address, node: int | None) -> Identity | None:
+        """Return the broker at an address by the latest metadata; None if it is not known or not to be checked."""
+        if node is None:
+            node = next((node for node, known in self._brokers.items() if known == address), None)
+        if node is None or self._cluster_id is None or not self._settings.checks_cluster:
+            return None
+        return Identity(self._cluster_id, node)
+
+    async def _open(self, address: Address, node: int | None = None) -> Opened:
         now = asyncio.get_running_loop().time()
         back_off = self._back_off.get(address)
         if back_off is not None and now < back_off.until:
             raise back_off.kind(back_off.failure)
         try:
-            opened = await open_connection(*address, self._settings, self.connections)
+            identity = self._identity(address, node)
+            opened = await open_connection(*address, self._settings, self.connections, identity)
+        except BrokerError as error:
+            if identity is None or error.code is not ErrorCode.REBOOTSTRAP_REQUIRED:
+                raise
+            self._forget_brokers()
+            raise UnreachableError(
+                f"{address.host}:{address.port} is not broker {identity.node_id} of the cluster {identity.cluster_id} "
+                "any more: the client asks bootstrap.servers for its brokers again (KIP-1242)"
+            ) from error
         except UnreachableError as error:
             failures = 0 if back_off is None else back_off.failures
             text = f"{error}{self._advertised_by(address)}"

@@ -25,10 +25,19 @@ from .sasl import Exchange
 from .waiting import first_result, in_thread, wait_for_socket
 
 _END = object()
+#: The answer of another broker than the one that is meant.
+_OTHER = (ErrorCode.REBOOTSTRAP_REQUIRED,)
 #: When a session is renewed, as fractions of its lifetime, spread out over connections (Kafka: 85 to 95 %).
 RENEWAL = 0.85, 0.95
 #: How long an address may be silent before the next one of the host is tried beside it, in seconds (RFC 8305, 5).
 NEXT_ADDRESS_SECONDS = 0.25
+
+
+class Identity(NamedTuple):
+    """The broker that a connection is meant to reach, which checks that it is this one (KIP-1242)."""
+
+    cluster_id: str
+    node_id: int
 
 
 class _Resolved(NamedTuple):
@@ -69,14 +78,21 @@ class Opened:
 
 
 async def open_connection(
-    host: str, port: int, settings: NetworkSettings, connections: Connections | None = None
+    host: str,
+    port: int,
+    settings: NetworkSettings,
+    connections: Connections | None = None,
+    identity: Identity | None = None,
 ) -> Opened:
     """Connect to the first of a broker's addresses that answers ApiVersions, and authenticate.
 
-    connections: counts it. Raises UnreachableError if none answers, BrokerError if authentication fails.
+    connections: counts it. identity: of the broker, None if it is not known or not to be checked. Raises
+    UnreachableError if none answers, BrokerError if authentication fails, or with the code REBOOTSTRAP_REQUIRED if it
+    is another broker.
     """
     connections = connections or Connections()
-    answered = await _first_response(host, port, await _addresses(host, port, settings), settings, connections)
+    addresses = await _addresses(host, port, settings)
+    answered = await _first_response(host, port, addresses, settings, connections, identity)
     try:
         authenticated = await authenticate(answered, settings)
     except BaseException as error:
@@ -115,14 +131,19 @@ async def _addresses(host: str, port: int, settings: NetworkSettings) -> list[_R
 
 
 async def _first_response(
-    host: str, port: int, addresses: list[_Resolved], settings: NetworkSettings, connections: Connections
+    host: str,
+    port: int,
+    addresses: list[_Resolved],
+    settings: NetworkSettings,
+    connections: Connections,
+    identity: Identity | None,
 ) -> Opened:
     """Return a connection that has answered ApiVersions; a host that accepts connections may still be silent."""
     reasons: dict[_Resolved, UnreachableError | BrokerError] = {}
 
     async def attempt(resolved: _Resolved) -> Opened | None:
         try:
-            return await _connected(resolved, host, settings, connections)
+            return await _connected(resolved, host, settings, connections, identity)
         except (UnreachableError, BrokerError) as error:
             reasons[resolved] = error
             return None
@@ -131,19 +152,22 @@ async def _first_response(
     first = await first_result(attempts, NEXT_ADDRESS_SECONDS, lambda late: late.socket.close())
     if first is not None:
         return first
-    if len(reasons) == 1:
-        ((_, only),) = reasons.items()
+    others = [reason for reason in reasons.values() if isinstance(reason, BrokerError) and reason.code in _OTHER]
+    if others or len(reasons) == 1:
+        only = (others or list(reasons.values()))[0]
         raise only if isinstance(only, BrokerError) else type(only)(f"{host}:{port}: {only}")
     said = "; ".join(f"{resolved.address[0]}: {reason}" for resolved, reason in reasons.items())
     refused = any(isinstance(reason, TlsError) for reason in reasons.values())
     raise (TlsError if refused else UnreachableError)(f"{host}:{port}: {said}")
 
 
-async def _connected(resolved: _Resolved, host: str, settings: NetworkSettings, connections: Connections) -> Opened:
+async def _connected(
+    resolved: _Resolved, host: str, settings: NetworkSettings, connections: Connections, identity: Identity | None
+) -> Opened:
     """Connect to one address. Raises UnreachableError without the host, BrokerError."""
     try:
         async with asyncio.timeout(settings.setup_timeout_ms / 1000):
-            return await _prepare(await _connect_to(resolved), host, settings, connections)
+            return await _prepare(await _connect_to(resolved), host, settings, connections, identity)
     except TimeoutError as error:
         raise UnreachableError(f"no connection within {settings.setup_timeout_ms} ms") from error
     except ssl.SSLEOFError as error:
@@ -199,13 +223,15 @@ async def _connect_to(resolved: _Resolved) -> socket.socket:
     return made
 
 
-async def _prepare(connected: socket.socket, host: str, settings: NetworkSettings, connections: Connections) -> Opened:
+async def _prepare(
+    connected: socket.socket, host: str, settings: NetworkSettings, connections: Connections, identity: Identity | None
+) -> Opened:
     ready = connected
     try:
         if (tls := settings.security.tls) is not None:
             ready = await _with_tls(connected, host, await in_thread(tls.context))
         opened = Opened(ready, host=host, traffic=connections.add(ready))
-        return await _with_versions(_Conversation(opened, settings), opened)
+        return await _with_versions(_Conversation(opened, settings), opened, identity)
     except BaseException:
         ready.close()
         raise
@@ -256,10 +282,11 @@ class _Conversation:
         return request.api.decode(data, version)
 
 
-async def _with_versions(conversation: _Conversation, opened: Opened) -> Opened:
+async def _with_versions(conversation: _Conversation, opened: Opened, identity: Identity | None) -> Opened:
     version = API_VERSIONS.highest
+    request = api_versions() if identity is None else api_versions(*identity)
     while True:
-        data = await conversation.exchange(api_versions(), version)
+        data = await conversation.exchange(request, version)
         if int.from_bytes(data[4:6], "big", signed=True) == ErrorCode.UNSUPPORTED_VERSION and version:
             response = API_VERSIONS.decode(data, 0)  # lists the versions that the broker supports (KIP-511)
             known = {each.api_key: each.max_version for each in response.api_keys}

@@ -71,8 +71,9 @@ def make_admin(settings: Mapping[str, object]) -> AdminClient:
 
 
 def _make(client: type[Client], name: str, settings: Mapping[str, object]) -> Client:
+    known = {key: value for key, value in settings.items() if key != "metadata.cluster.check.enable"}  # of Kafka 4.4
     try:
-        return client({**_DEFAULTS, **settings}, logger=CLIENT_LOGGER)  # type: ignore[call-arg]
+        return client({**_DEFAULTS, **known}, logger=CLIENT_LOGGER)  # type: ignore[call-arg]
     except (KafkaException, TypeError, ValueError) as error:
         reason = error.args[0].str() if isinstance(error, KafkaException) else error
         raise ConfigError(f"librdkafka rejects the settings of the {name}: {reason}.") from error

@@ -14,10 +14,12 @@ from penstock_distribution import version
 from .schema import Request, SchemaApi, structure
 
 API_VERSIONS = SchemaApi(
-    "ApiVersions", 18, 0, 4, 3,
+    "ApiVersions", 18, 0, 5, 3,
     """
 client_software_name: string 3+
 client_software_version: string 3+
+cluster_id: string? 5+
+node_id: int32 5+ = -1
 """,
     """
 error_code: int16
@@ -40,13 +42,16 @@ zk_migration_ready: bool 3+ tag 3
 )  # fmt: skip
 
 
-def api_versions() -> Request:
+def api_versions(cluster_id: str | None = None, node_id: int = -1) -> Request:
     """Ask a broker for its versions, and name this client (KIP-511).
 
-    Brokers refuse a version with other characters than these; that of a commit between two releases has a ``+``.
+    cluster_id, node_id: those of the broker that is meant, if they are known: another one answers REBOOTSTRAP_REQUIRED
+    (KIP-1242). Brokers refuse a version with other characters than these; that of a commit between two releases has
+    a ``+``.
     """
     own_version = re.sub(r"[^A-Za-z0-9.-]", "-", version())
-    return API_VERSIONS(client_software_name="penstock", client_software_version=own_version)
+    own = {"client_software_name": "penstock", "client_software_version": own_version}
+    return API_VERSIONS(**own, cluster_id=cluster_id, node_id=node_id)
 
 
 SASL_HANDSHAKE = SchemaApi(

@@ -31,7 +31,7 @@ MODULES = (admin_messages, messages, streams_messages, telemetry_messages)
 APIS = [api for module in MODULES for api in vars(module).values() if isinstance(api, SchemaApi)]
 #: Versions that kio, made for Kafka 4.2, does not have.
 NEWER = {("Metadata", 13), ("StreamsGroupHeartbeat", 1), ("ListOffsets", 11)}
-NEWER |= {("StreamsGroupDescribe", 1), ("StreamsGroupTopologyDescriptionUpdate", 0)}
+NEWER |= {("ApiVersions", 5), ("StreamsGroupDescribe", 1), ("StreamsGroupTopologyDescriptionUpdate", 0)}
 VERSIONS = [
     (api, version) for api in APIS for version in range(api.lowest, api.highest + 1) if (api.name, version) not in NEWER
 ]

@@ -28,6 +28,7 @@ MEANINGS: dict[str, list[tuple[Any, Any]]] = {
     "connections.max.idle.ms": [(None, 540_000), (0, FOREVER_MS), (-1, FOREVER_MS), ("5000", 5_000)],
     "metadata.max.age.ms": [(None, 300_000), (0, FOREVER_MS), (-1, FOREVER_MS), (1, 1)],
     "topic.metadata.propagation.max.ms": [(None, 30_000), (0, 0)],
+    "metadata.cluster.check.enable": [(None, True), (True, True), (False, False), ("false", False), ("true", True)],
 }
 
 

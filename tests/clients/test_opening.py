@@ -117,7 +117,7 @@ def test_an_older_broker_lists_its_versions_in_its_first_response() -> None:
     with played(handler) as address:
         found = opened(address)
         found.socket.close()
-    assert asked == [4, 2]
+    assert asked == [5, 2]
     assert found.version_of(METADATA) == 7
     with pytest.raises(BrokerError, match="the broker supports versions 0 to -1 of Heartbeat, this client 3 to 4"):
         found.version_of(HEARTBEAT)

@@ -56,7 +56,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "key.deserializer": _SERDE,
     "key.serializer": _SERDE,
     "max.block.ms": "a full buffer pauses the stream thread's reading; see task.timeout.ms",
-    "metadata.cluster.check.enable": "connections are not checked for another cluster's brokers",
     "metadata.max.idle.ms": "metadata is kept",
     "metadata.recovery.rebootstrap.trigger.ms": "it is the key without a prefix",
     "metadata.recovery.strategy": "it is the key without a prefix",

@@ -200,7 +200,8 @@ class StreamsConfig(Mapping[str, Any]):
 _COMMON_CLIENT_KEYS = frozenset(
     ("bootstrap.servers", "security.protocol", "request.timeout.ms", "retry.backoff.ms", "reconnect.backoff.ms",
      "reconnect.backoff.max.ms", "connections.max.idle.ms", "metadata.max.age.ms", "metadata.recovery.strategy",
-     "metadata.recovery.rebootstrap.trigger.ms", "receive.buffer.bytes", "send.buffer.bytes", "enable.metrics.push")
+     "metadata.recovery.rebootstrap.trigger.ms", "metadata.cluster.check.enable", "receive.buffer.bytes",
+     "send.buffer.bytes", "enable.metrics.push")
 )  # fmt: skip
 
 

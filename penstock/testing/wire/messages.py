@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from kio.index import UnknownEntity, load_request_schema, load_response_schema
@@ -14,11 +14,13 @@ from kio.serial.readers import read_compact_string_nullable, read_int16, read_nu
 
 from .framing import Request, WireError
 
-PRODUCE = 0
+PRODUCE, API_VERSIONS = 0, 18
 
 
 def answer_type(request: Request) -> Any:
     """Return the type of a request's response; raises WireError for a version that kio does not have."""
+    if request.api_key == API_VERSIONS and request.version == 5:  # has the response of version 4 (KIP-1242)
+        request = replace(request, version=4)
     return _known(load_response_schema, request)
 
 

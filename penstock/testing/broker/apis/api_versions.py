@@ -19,6 +19,9 @@ def answer(call: Call) -> Response:
     names = call.body.client_software_name, call.body.client_software_version
     if call.version >= _NAMED_VERSION and not all(_NAME.fullmatch(name) for name in names):
         return {"error_code": ErrorCode.INVALID_REQUEST}
+    asked = call.body.cluster_id, call.body.node_id
+    if call.body.cluster_id is not None and asked != (call.cluster.id, call.connection.node.id):  # KIP-1242
+        return {"error_code": ErrorCode.REBOOTSTRAP_REQUIRED}
     return call.cluster.versions()
 
 
