@@ -19,7 +19,7 @@ import psutil
 import psycopg
 
 from tests.free_port import free_ports
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 HOST = "127.0.0.1"
 USER = "penstock"
@@ -102,6 +102,8 @@ class PostgresServer:
         processes = [psutil.Process(self._process.pid), *psutil.Process(self._process.pid).children(recursive=True)]
         for process in processes:
             with_gone(process)
+        _, alive = psutil.wait_procs(processes, PATIENCE_SECONDS)  # a new server needs their shared memory
+        assert not alive
         self._process.wait()
         (self._data / "postmaster.pid").unlink(missing_ok=True)
 
