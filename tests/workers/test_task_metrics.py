@@ -59,6 +59,7 @@ def test_a_task_and_its_source_count_what_they_process(thread: Thread, cluster: 
     node = measured(thread, "stream-processor-node-metrics", task_id="0_0")
     assert node["process-total"] == 5
     assert node["process-rate"] > 0
+    assert measured(thread, "stream-topic-metrics", task_id="0_0", topic=IN) == {"records-consumed-total": 5}
     thread.commit()
     assert measured(thread, "stream-task-metrics", task_id="0_0")["commit-total"] == 1
 

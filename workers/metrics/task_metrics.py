@@ -20,6 +20,7 @@ from .tally_metrics import TallyMetrics
 if TYPE_CHECKING:
     from ..tasks.partition_group import PartitionGroup
 
+TOPIC_GROUP = "stream-topic-metrics"
 #: Penstock's own: written dead letters, by node, exception and topic.
 DEAD_LETTER_GROUP = "penstock-dead-letter-metrics"
 
@@ -52,6 +53,23 @@ class SourceMetrics:
         self.topics = topics
         self.e2e_latency = thread.sensor()
         self.process = Growth(thread.sensor())
+        #: Consumed records by topic.
+        self.consumed = {topic: Growth(thread.sensor()) for topic in sorted(topics)}
+
+    def look(self, group: PartitionGroup, now_ms: int) -> None:
+        """Record how many records have left the queues."""
+        counts = Counter(dict.fromkeys(self.topics, 0))
+        for partition in group.partitions:
+            if partition.topic in self.topics:
+                counts[partition.topic] += group.processed(partition)
+        self.process.look(counts.total(), now_ms)
+        for topic, growth in self.consumed.items():
+            growth.look(counts[topic], now_ms)
+
+    def begin_anew(self) -> None:
+        """Expect counts that start at 0."""
+        for growth in (self.process, *self.consumed.values()):
+            growth.begin_anew()
 
     def values(self, now_ms: int) -> Iterator[tuple[str, float]]:
         """Yield the metrics of the node."""
@@ -122,14 +140,13 @@ class TaskMetrics:
         if group is None:
             return
         for source in self._sources:
-            mine = [partition for partition in group.partitions if partition.topic in source.topics]
-            source.process.look(sum(map(group.processed, mine)), now_ms)
+            source.look(group, now_ms)
 
     def leave(self, group: PartitionGroup | None, now_ms: int) -> None:
         """Record the counts since the last beat, before the task is suspended. group: its queues, if it has any."""
         self._look_at_counts(group, now_ms)
         for source in self._sources:
-            source.process.begin_anew()
+            source.begin_anew()
 
     def groups(
         self, tags: Mapping[str, str], active: bool, gauges: Mapping[str, float], now_ms: int
@@ -140,6 +157,9 @@ class TaskMetrics:
         for source in self._sources if active else ():
             node = {**tags, "processor-node-id": source.name}
             yield MetricGroup(NODE_GROUP, node, dict(source.values(now_ms)))
+            for topic, growth in source.consumed.items():
+                consumed = {"records-consumed-total": float(growth.sensor.total)}
+                yield MetricGroup(TOPIC_GROUP, {**node, "topic": topic}, consumed)
         for (name, exception, topic), count in self._dead_letters.items():
             letter = {**tags, "processor-node-id": name, "exception": exception, "topic": topic}
             yield MetricGroup(DEAD_LETTER_GROUP, letter, {"dead-letters-total": float(count)})
