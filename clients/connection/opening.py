@@ -154,7 +154,7 @@ async def _first_response(
         return first
     others = [reason for reason in reasons.values() if isinstance(reason, BrokerError) and reason.code in _OTHER]
     if others or len(reasons) == 1:
-        only = (others or list(reasons.values()))[0]
+        only: UnreachableError | BrokerError = [*others, *reasons.values()][0]
         raise only if isinstance(only, BrokerError) else type(only)(f"{host}:{port}: {only}")
     said = "; ".join(f"{resolved.address[0]}: {reason}" for resolved, reason in reasons.items())
     refused = any(isinstance(reason, TlsError) for reason in reasons.values())

@@ -6,13 +6,14 @@ of one key, return a list in memory that has the same two methods.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NoReturn, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Generic, NoReturn, TypeVar
 
 from penstock.topology.context.store_types import Closeable, Rows
 from penstock.topology.errors import InvalidStateStoreError
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class StoreIterator(Closeable, Iterator[T]):
@@ -33,12 +34,33 @@ class StoreIterator(Closeable, Iterator[T]):
     def __next__(self) -> T:
         return next(self._rows)
 
+    def mapped(self, function: Callable[[T], U]) -> StoreIterator[U]:
+        """Return the results of a function for the rows; closing it closes these."""
+        return StoreIterator(_Mapped(function, self))
+
     def close(self) -> None:
         """Release the iterator below."""
         close = getattr(self._rows, "close", None)
         self._rows = iter(())
         if close is not None:
             close()
+
+
+class _Mapped(Iterator[U], Generic[T, U]):
+    """The results of a function for rows."""
+
+    __slots__ = ("_function", "_rows")
+
+    def __init__(self, function: Callable[[T], U], rows: StoreIterator[T]) -> None:
+        self._function = function
+        self._rows = rows
+
+    def __next__(self) -> U:
+        return self._function(next(self._rows))
+
+    def close(self) -> None:
+        """Close the rows."""
+        self._rows.close()
 
 
 class ClosedStore:

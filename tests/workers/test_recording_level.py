@@ -19,6 +19,7 @@ from penstock import (
     StreamsBuilder,
     Suppressed,
     TimeWindows,
+    agg,
 )
 from penstock.supervisor.http.view import figures
 from penstock.workers.control.messages import CommandResult, Measure
@@ -239,6 +240,29 @@ def test_open_iterators_are_shown_until_they_are_closed_exhausted_or_dropped(
     gc.collect()
     assert shown() == (0, 0)
     assert calls(measured(thread, "stream-state-metrics", rocksdb_state_id="rows"))["all"] == 3
+
+
+def test_rows_that_are_shown_otherwise_are_measured_too(cluster: DirectKafka, run: Callable[..., Thread]) -> None:
+    """Processors see the results of aggregates, by a facade that maps the rows."""
+    found: list[Any] = []
+
+    class Reading(Processor[str, str, str, str]):
+        def process(self, record: Record[str, str]) -> None:
+            store = self.context.get_state_store("rows")
+            found.extend(store.all())
+            store.all().close()
+
+    builder = StreamsBuilder()
+    builder.stream(IN, **TEXT).group_by_key(**TEXT).aggregate({"n": agg.count()}, store="rows")
+    builder.stream(OUT, **TEXT).process(Reading, "rows")
+    thread = run(builder.build(), statestore_cache_max_bytes=0)
+    feed(cluster, "a")
+    thread.step(3)
+    cluster.append(OUT, 0, b"x", b"y", 1000)
+    thread.step(3)
+    assert [key for key, _ in found] == ["a"]
+    values = measured(thread, "stream-state-metrics", rocksdb_state_id="rows")
+    assert (calls(values)["all"], values["num-open-iterators"]) == (2, 0)
 
 
 def test_windows_sessions_and_versions_are_measured_under_their_names(

@@ -41,12 +41,14 @@ class StoreFacade:
     def _hide(self, value: Any) -> Any:
         return None if value is None else self._view.hide(value)
 
+    def _row(self, row: tuple[Any, Any]) -> tuple[Any, Any]:
+        return row[0], self._show(row[1])
+
     def _shown(self, method: Callable[..., Any]) -> Callable[..., object]:
         @wraps(method)
         def call(*arguments: Any, **options: object) -> Any:
             found: Any = method(*arguments, **options)
-            is_rows = isinstance(found, Closeable)
-            return type(found)((key, self._show(row)) for key, row in found) if is_rows else found
+            return found.mapped(self._row) if isinstance(found, Closeable) else found
 
         return call
 

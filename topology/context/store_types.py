@@ -6,6 +6,7 @@ them without inheriting from these classes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, Self, TypeAlias
 
@@ -17,6 +18,7 @@ from .timestamp_extractors import TIMESTAMP_MAX
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+U = TypeVar("U")
 K = TypeVar("K", default=Any)
 V = TypeVar("V", default=Any)
 V_co = TypeVar("V_co", covariant=True, default=Any)
@@ -24,11 +26,16 @@ V_co = TypeVar("V_co", covariant=True, default=Any)
 K_contra = TypeVar("K_contra", contravariant=True, default=Any)
 
 
-class Closeable:
-    """Something with ``close``, which ``with`` calls."""
+class Closeable(ABC):
+    """Rows that were read, with ``close``, which ``with`` calls."""
 
     __slots__ = ()
 
+    @abstractmethod
+    def mapped(self, function: Callable[[Any], Any]) -> Closeable:
+        """Return the results of a function for the rows."""
+
+    @abstractmethod
     def close(self) -> None:
         """Release resources; closing twice does nothing."""
 
@@ -43,6 +50,13 @@ class Rows(list[T], Closeable):
     """The rows of a short read. They remain after close(), which has nothing to release."""
 
     __slots__ = ()
+
+    def mapped(self, function: Callable[[T], U]) -> Rows[U]:
+        """Return the results of a function for the rows."""
+        return Rows(map(function, self))
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class StoreRows(Protocol[T_co]):
