@@ -1,4 +1,4 @@
-"""A proxy before a database that breaks connections exactly at a commit."""
+"""A proxy before a database that breaks connections exactly at a commit, or holds a commit back."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ class CommitBreaker:
         self.port: int = self._listener.getsockname()[1]
         self.plan: list[Break] = []
         self.broken: list[Break] = []
+        #: Holds the next commit of rows back, if it is set, until let_go is set. held_port: of the held client.
+        self.holds = threading.Event()
+        self.let_go = threading.Event()
+        self.held_port: int | None = None
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -41,6 +45,7 @@ class CommitBreaker:
 
     def close(self) -> None:
         """Accept no more connections."""
+        self.let_go.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
@@ -71,6 +76,8 @@ class _Connection:
                 changes |= any(statement in data for statement in CHANGES)
                 if b"COMMIT" in data and changes:
                     changes = False
+                    if self.proxy.holds.is_set():
+                        self._hold()
                     if self.proxy.plan:
                         self._break(data)
                         break
@@ -84,6 +91,11 @@ class _Connection:
             self.server.sendall(data)
             self.committed.wait()
         self.proxy.broken.append(how)
+
+    def _hold(self) -> None:
+        self.proxy.holds.clear()
+        self.proxy.held_port = self.client.getpeername()[1]
+        self.proxy.let_go.wait()
 
     def _to_client(self) -> None:
         with suppress(OSError):
