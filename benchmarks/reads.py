@@ -39,7 +39,7 @@ from benchmarks.systems import THREADS, Penstock, broker
 from penstock.topology.errors import PenstockError
 
 PERCENTILES = (50, 99)
-#: Reads in flight at a time, each with a connection of its own.
+#: Reads in flight at a time, each with its own connection.
 CONNECTIONS = 8
 ARROW = "application/vnd.apache.arrow.stream"
 SCAN_SECONDS = 600.0

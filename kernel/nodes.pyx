@@ -58,7 +58,7 @@ cdef class RecordContext:
 cdef class Tally:
     """The number, the sum and the extremes of measured values since the last take()."""
 
-    def __init__(self):
+    def __cinit__(self):
         self.clear()
 
     cdef void clear(self) noexcept:

@@ -13,6 +13,7 @@ MODULES = {"pickle", "cloudpickle", "marshal", "shelve", "dill"}
 CALLS = {"load", "loads", "Unpickler"}
 #: file: the source of its bytes.
 ALLOWED = {
+    "penstock/testing/sink_contract.py": "a sink that the test itself has pickled",
     "pipeline/tasks/spark_state.py": "the rows that Spark's Java gives its own Python processes, as PySpark reads them",
     "supervisor/channels/channel.py": "the pipe between the supervisor and its own processes",
     "supervisor/source/pickling.py": "the specification and the topology that the supervisor gives its own processes",

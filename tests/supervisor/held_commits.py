@@ -54,6 +54,7 @@ class Held:
             "commit.interval.ms": NEVER_MS,
             "transaction.timeout.ms": NEVER_MS + 1,
             "penstock.http.port": 0,
+            "penstock.worker.spare": False,  # it would start in the middle of some test that shares the application
         }
 
     def declare(self, builder: StreamsBuilder) -> Any:

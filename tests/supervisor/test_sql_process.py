@@ -105,19 +105,25 @@ def rows(result: SqlResult) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in result.rows()]
 
 
+earlier: set[psutil.Process] = set()
+
+
 def processes() -> list[psutil.Process]:
-    return psutil.Process().children()
+    """Return the children that this test has started."""
+    return [process for process in psutil.Process().children() if process not in earlier]
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(stores: Stores) -> Iterator[None]:
     """No process, no descriptor and no open scan stays behind."""
     process = psutil.Process()
-    before, descriptors = processes(), process.num_fds()
+    earlier.clear()
+    earlier.update(process.children())
+    descriptors = process.num_fds()
     yield
     while made:
         made.pop().close()
-    assert processes() == before
+    assert processes() == []
     assert process.num_fds() <= descriptors
     assert all(scan.is_closed for scan in stores.scans)
 
