@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,24 @@ def probed(application: LimitedApplication) -> Answer:
     answer = application.http.ask("/health/live")
     assert time.monotonic() - begin < PROBE_SECONDS
     return answer
+
+
+def test_an_answer_on_a_kept_connection_does_not_wait_for_an_acknowledgement(application: LimitedApplication) -> None:
+    """With Nagle's algorithm its last part would wait for that of the first part, which takes the client 40 ms."""
+
+    def seconds(requests: int, connections: int) -> float:
+        begin = time.monotonic()
+        for _ in range(connections):
+            connection = HTTPConnection("127.0.0.1", application.http.port, timeout=PROBE_SECONDS)
+            for _ in range(requests):
+                connection.request("GET", "/health/live")
+                assert connection.getresponse().read()
+            connection.close()
+        return time.monotonic() - begin
+
+    seconds(1, 1)
+    fresh, kept = seconds(1, 30), seconds(30, 1)
+    assert kept < 3 * fresh
 
 
 def test_many_silent_connections_end_nothing(application: LimitedApplication, conductor: Conductor) -> None:
