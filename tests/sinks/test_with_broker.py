@@ -196,7 +196,7 @@ def test_rows_equal_records_after_kills(ordering: Ordering) -> None:
     run(ordering, 2, [kill_worker, break_commit])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_equal_records_after_many_faults(ordering: Ordering) -> None:
     run(ordering, 16, [kill_worker, break_commit, kill_database, kill_worker_at_commit])
 

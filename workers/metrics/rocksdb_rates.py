@@ -26,13 +26,15 @@ class RocksDBRates:
         self._due_ms = 0
 
     def look(self, stores: Iterable[StateStore], now_ms: int) -> None:
-        """Record the growth of all totals, if the last time is long ago. Called with each beat."""
-        if now_ms < self._due_ms:
-            return
-        self._due_ms = now_ms + INTERVAL_MS
+        """Record the growth of all totals, if the last time is long ago or a store is new. Called with each beat."""
+        due = now_ms >= self._due_ms
+        if due:
+            self._due_ms = now_ms + INTERVAL_MS
         for store in stores:
+            if store.name in self._counted and not due:
+                continue
+            counted = self._counted.setdefault(store.name, {})
             for name, count in rocksdb_counters(store).items():
-                counted = self._counted.setdefault(store.name, {})
                 if name not in counted:
                     counted[name] = Growth(self._make_sensor())
                 counted[name].look(count, now_ms)
