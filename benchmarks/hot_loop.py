@@ -15,7 +15,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -68,6 +68,9 @@ class Watch:
         """Return the commands for the stream thread: a shutdown once all records are processed."""
         commands, self._commands = self._commands, []
         return commands
+
+    def wakes_by(self, wake: Callable[[], None]) -> None:
+        """Ignore it: there are no commands."""
 
     def report(self, report: Report) -> None:
         """Handle a report of the stream thread: print failures, and keep the time of each status."""

@@ -66,7 +66,7 @@ class NetworkClient(Generic[R]):
         """Let wait() return; thread-safe."""
         try:
             self._waker.send(b"\0")
-        except BlockingIOError:  # the socket is full: the waiting thread will wake up anyway
+        except OSError:  # the socket is full, and the waiting thread will wake up anyway; or closed, and none waits
             return
 
     def link(self, node: int) -> BrokerLink[R]:

@@ -24,7 +24,7 @@ from setproctitle import setproctitle
 from penstock.kernel.buffers import keep_buffers
 from penstock.topology.errors import ConfigError, HandedOverError, LostOffsetsError, PenstockError
 from penstock.topology.shadowing import ShadowedModuleError
-from penstock.workers.control.messages import Command, Failed, Report, Shutdown, ThreadControl, ThreadSpec
+from penstock.workers.control.messages import URGENT, Command, Failed, Report, Shutdown, ThreadControl, ThreadSpec
 
 from ..channels.channel import Channel
 from ..exit_codes import WorkerExitCode
@@ -134,6 +134,7 @@ class PipeControl:
     def __init__(self, channel: Channel) -> None:
         self.failed = False
         self._channel = channel
+        self._wake: Callable[[], None] = lambda: None
         self._commands: SimpleQueue[Command | TakeOver] = SimpleQueue()  # its put may interrupt its get: see SIGTERM
         self._reports: SimpleQueue[Report | SpareReady | None] = SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="supervisor-writer", daemon=True)
@@ -145,6 +146,10 @@ class PipeControl:
         """Return the commands that have arrived since the last call."""
         found = [self._commands.get() for _ in range(self._commands.qsize())]
         return [command for command in found if not isinstance(command, TakeOver)]
+
+    def wakes_by(self, wake: Callable[[], None]) -> None:
+        """Call this when an urgent command arrives."""
+        self._wake = wake
 
     def wait_for_command(self) -> Command | TakeOver:
         """Wait for a command and return it."""
@@ -180,6 +185,8 @@ class PipeControl:
             try:
                 for command in self._channel.receive():
                     self._commands.put(command)
+                    if isinstance(command, URGENT):
+                        self._wake()
             except (EOFError, OSError):
                 os._exit(WorkerExitCode.ORPHANED)
 

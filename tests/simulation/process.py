@@ -64,6 +64,9 @@ class Control:
     def poll_commands(self) -> list[Command]:
         return []
 
+    def wakes_by(self, wake: Callable[[], None]) -> None:
+        pass
+
     def report(self, report: Report) -> None:
         pass
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -82,6 +83,21 @@ def test_status_queries_and_actions(running: tuple[KafkaStreams, HttpClient], co
     a_storm_of_questions_while_a_process_is_killed(streams, http)
     pause_resume_and_restart(streams, http, counting)
     a_key_that_another_partitioner_has_placed(http, counting)
+
+
+def test_a_read_and_a_shutdown_do_not_wait_for_the_end_of_a_poll(counting: Counting) -> None:
+    """A poll without records takes longer here than a request may wait."""
+    counting.config |= {"poll.ms": 8_000, "penstock.worker.spare": False}
+    counting.produce(1)
+    with counting.streams(1) as streams:
+        streams.start()
+        counting.wait_for_all_counts()
+        eventually(lambda: HttpClient.of(streams, TOKEN).ask("/health/ready").status == 200, "it is ready")
+        http = HttpClient.of(streams, TOKEN)
+        for number in range(20):
+            assert http.get(f"/stores/counts/key-{number}")["rows"]
+        begin = time.monotonic()
+    assert time.monotonic() - begin < 8
 
 
 def metrics_in_the_format_of_prometheus(http: HttpClient) -> None:

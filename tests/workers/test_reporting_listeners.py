@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import Command, ListenerCall, Report
 from penstock.workers.restore.listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
@@ -18,6 +20,9 @@ class Reports:
 
     def poll_commands(self) -> list[Command]:
         return []
+
+    def wakes_by(self, wake: Callable[[], None]) -> None:
+        pass
 
     def report(self, report: Report) -> None:
         self.all.append(report)

@@ -55,6 +55,9 @@ class Runner:
         commands, self.commands = self.commands, []
         return commands
 
+    def wakes_by(self, wake: Callable[[], None]) -> None:
+        pass
+
     def report(self, report: Report) -> None:
         self.reports.put(report)
 

@@ -34,6 +34,9 @@ class Control:
         commands, self.commands = self.commands, []
         return commands
 
+    def wakes_by(self, wake: Callable[[], None]) -> None:
+        pass
+
     def report(self, report: Report) -> None:
         self.reports.append(report)
 

@@ -6,7 +6,7 @@ tests in memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -274,6 +274,9 @@ Command = (
     | AskClientInstanceIds
 )
 
+#: Commands that do not wait for the end of a poll: a user waits for them.
+URGENT = (Shutdown, Query, ReadStore, DescribeColumns, ReadScan, DescribeChangelog, ShowChanges, AnswerRequest)
+
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
@@ -451,6 +454,9 @@ class ThreadControl(Protocol):
 
     def poll_commands(self) -> list[Command]:
         """Return the commands that have arrived since the last call."""
+
+    def wakes_by(self, wake: Callable[[], None]) -> None:
+        """From now on call wake when an urgent command arrives. wake: thread-safe."""
 
     def report(self, report: Report) -> None:
         """Send a report."""

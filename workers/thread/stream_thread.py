@@ -78,6 +78,7 @@ class StreamThread:
         self.global_state = tasks.global_state
         self.status = parts.status
         self.commands = ThreadCommands(context.control, self, parts.answers, parts.telemetry)
+        context.control.wakes_by(tasks.consumer.wake)
         self._batches = BatchSizer()
         config = context.config
         self.poll_ms: int = config["poll.ms"]
