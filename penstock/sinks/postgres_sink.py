@@ -25,7 +25,7 @@ from penstock.topology.errors import ConfigError, StreamsError
 from penstock.topology.records import TopicPartition
 
 from .columns import ColumnType, as_json
-from .table_sink import Change, Convert, Mode, Rows, TableShape, TableSink, last_changes
+from .table_sink import Change, Convert, Mode, TableShape, TableSink, TableWriter, last_changes, quoted
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor
@@ -164,7 +164,7 @@ class PostgresSink(TableSink):
 
     def exists(self, cursor: Cursor[Any], name: Sequence[str]) -> bool:
         """Return whether a table exists. name: its schema, if it is given, and its own."""
-        found = cursor.execute("SELECT to_regclass(%s)", [".".join(map(_quoted, name))]).fetchone()
+        found = cursor.execute("SELECT to_regclass(%s)", [".".join(map(quoted, name))]).fetchone()
         return found is not None and found[0] is not None
 
     def _offsets_name(self) -> list[str]:
@@ -246,21 +246,11 @@ def _text(error: BaseException) -> str:
     return f"{text} (SQLSTATE {code})" if code else text
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-class PostgresWriter(SinkWriter):
+class PostgresWriter(TableWriter[PostgresSink]):
     """Writes the rows of one task, with one connection, which is replaced after each failure."""
 
     def __init__(self, sink: PostgresSink, context: SinkContext, shape: TableShape) -> None:
-        self._sink = sink
-        self._of = context.application_id, context.name
-        self._shape = shape
-        self._rows = Rows(sink, shape, _CONVERT)
-        self._topic_ids: dict[TopicPartition, str] = {}
-        self._generations: dict[TopicPartition, int] = {}
-        self._stored: dict[TopicPartition, int | None] = {}
+        super().__init__(sink, context, shape, _CONVERT)
         self._connection: Connection[Any] | None = None
         self._session = 0  # the server process of the last connection
         with self._transaction() as cursor:
@@ -353,7 +343,7 @@ class PostgresWriter(SinkWriter):
             " attnotnull AND NOT atthasdef AND attidentity = ''"
             " FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid"
             " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
-            [".".join(map(_quoted, self._sink.table.split(".")))],
+            [".".join(map(quoted, self._sink.table.split(".")))],
         )
         found = {name: (kind, needed) for name, kind, needed in cursor}
         problems = [self._problem(name, kind, found) for name, kind in self._wanted()]
@@ -384,7 +374,7 @@ class PostgresWriter(SinkWriter):
             "SELECT array_agg(attname::text) FROM pg_index JOIN pg_attribute ON attrelid = indrelid"
             " AND attnum = ANY (indkey) WHERE indrelid = to_regclass(%s) AND indisunique AND indpred IS NULL"
             " AND indexprs IS NULL GROUP BY indexrelid",
-            [".".join(map(_quoted, self._sink.table.split(".")))],
+            [".".join(map(quoted, self._sink.table.split(".")))],
         )
         names = self._shape.key_names
         if not any(sorted(found) == sorted(names) for (found,) in cursor):
@@ -461,9 +451,6 @@ class PostgresWriter(SinkWriter):
             cursor.execute(statement, [offset, self._topic_ids.get(partition, ""), *self._of, *partition, *mine])
             if cursor.rowcount != 1:
                 raise self._fenced(partition)
-
-    def _fenced(self, partition: TopicPartition) -> SinkFencedError:
-        return SinkFencedError(f"another writer has replaced this one for {partition} in {self._sink}")
 
     def _apply(self, cursor: Cursor[Any], changes: Sequence[Change]) -> None:
         if self._sink.mode == "append":

@@ -15,7 +15,6 @@ from penstock.topology.context.sink_interfaces import (
     RefusedRowError,
     RefusedRowsError,
     SinkContext,
-    SinkFencedError,
     SinkOffset,
     SinkRecord,
     SinkUnavailableError,
@@ -26,7 +25,7 @@ from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
 from .columns import ColumnType, as_json
-from .table_sink import Change, Convert, Mode, Rows, TableShape, TableSink, last_changes
+from .table_sink import Change, Convert, Mode, TableShape, TableSink, TableWriter, last_changes, quoted
 
 #: How long a writer waits for another one's transaction, in seconds; then the task tries again.
 _LOCK_SECONDS = 5.0
@@ -147,17 +146,11 @@ def _translated(error: sqlite3.Error, sink: SqliteSink) -> StreamsError:
     return kind(f"{sink}: {error} ({name})")
 
 
-class SqliteWriter(SinkWriter):
+class SqliteWriter(TableWriter[SqliteSink]):
     """Writes the rows of one task, with one connection."""
 
     def __init__(self, sink: SqliteSink, context: SinkContext, shape: TableShape) -> None:
-        self._sink = sink
-        self._of = context.application_id, context.name
-        self._shape = shape
-        self._rows = Rows(sink, shape, _CONVERT)
-        self._topic_ids: dict[TopicPartition, str] = {}
-        self._generations: dict[TopicPartition, int] = {}
-        self._stored: dict[TopicPartition, int | None] = {}
+        super().__init__(sink, context, shape, _CONVERT)
         self._connection = sink.connect()
         try:
             self._prepare()
@@ -169,7 +162,7 @@ class SqliteWriter(SinkWriter):
         """Create the tables, or check that the table has the columns."""
         with self._transaction() as connection:
             connection.execute(_OFFSETS)
-            found = [row[1] for row in connection.execute(f"PRAGMA table_info({_quoted(self._sink.table)})")]
+            found = [row[1] for row in connection.execute(f"PRAGMA table_info({quoted(self._sink.table)})")]
             if not found:
                 connection.execute(self._create_table())
                 return
@@ -182,12 +175,12 @@ class SqliteWriter(SinkWriter):
 
     def _create_table(self) -> str:
         columns = [
-            f"{_quoted(column.name)} {_TYPES.get(column.type, 'TEXT')}{'' if column.nullable else ' NOT NULL'}"
+            f"{quoted(column.name)} {_TYPES.get(column.type, 'TEXT')}{'' if column.nullable else ' NOT NULL'}"
             for column in self._shape.columns
         ]
         if self._sink.mode == "upsert":
-            columns.append(f"PRIMARY KEY ({', '.join(map(_quoted, self._shape.key_names))})")
-        return f"CREATE TABLE {_quoted(self._sink.table)} ({', '.join(columns)})"
+            columns.append(f"PRIMARY KEY ({', '.join(map(quoted, self._shape.key_names))})")
+        return f"CREATE TABLE {quoted(self._sink.table)} ({', '.join(columns)})"
 
     @override
     def fence(self, topic_ids: Mapping[TopicPartition, str]) -> Mapping[TopicPartition, SinkOffset]:
@@ -231,9 +224,6 @@ class SqliteWriter(SinkWriter):
         if updated.rowcount != 1:
             raise self._fenced(partition)
 
-    def _fenced(self, partition: TopicPartition) -> SinkFencedError:
-        return SinkFencedError(f"another writer has replaced this one for {partition} in {self._sink}")
-
     def _apply(self, connection: sqlite3.Connection, changes: Sequence[Change]) -> None:
         try:
             connection.execute("SAVEPOINT rows")
@@ -254,17 +244,17 @@ class SqliteWriter(SinkWriter):
         return refused
 
     def _execute(self, connection: sqlite3.Connection, changes: Sequence[Change]) -> None:
-        shape, table = self._shape, _quoted(self._sink.table)
+        shape, table = self._shape, quoted(self._sink.table)
         rows: list[tuple[object, ...]]
         insert = f"INSERT INTO {table} ({_list(shape.names)}) VALUES ({', '.join('?' * len(shape.names))})"
         if self._sink.mode == "append":
             connection.executemany(insert, [change.row for change in changes if change.row is not None])
             return
         last = last_changes(changes)
-        where = " AND ".join(f"{_quoted(name)} = ?" for name in shape.key_names)
+        where = " AND ".join(f"{quoted(name)} = ?" for name in shape.key_names)
         connection.executemany(f"DELETE FROM {table} WHERE {where}", [key for key, row in last.items() if row is None])
         rows = [row for row in last.values() if row is not None]
-        updated = ", ".join(f"{_quoted(c.name)} = excluded.{_quoted(c.name)}" for c in shape.value_columns)
+        updated = ", ".join(f"{quoted(c.name)} = excluded.{quoted(c.name)}" for c in shape.value_columns)
         does = f"UPDATE SET {updated}" if updated else "NOTHING"
         connection.executemany(f"{insert} ON CONFLICT ({_list(shape.key_names)}) DO {does}", rows)
 
@@ -294,9 +284,5 @@ class SqliteWriter(SinkWriter):
         self._connection.close()
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _list(names: Sequence[str]) -> str:
-    return ", ".join(map(_quoted, names))
+    return ", ".join(map(quoted, names))

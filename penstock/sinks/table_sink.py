@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from typing_extensions import override
 
@@ -14,14 +14,17 @@ from penstock.topology.context.sink_interfaces import (
     RefusedRowsError,
     Sink,
     SinkContext,
+    SinkFencedError,
     SinkRecord,
     SinkWriter,
 )
 from penstock.topology.errors import StreamsError, TopologyError
+from penstock.topology.records import TopicPartition
 
 from .columns import Column, ColumnType, columns_named, columns_of, plain
 
 Mode = Literal["append", "upsert"]
+S = TypeVar("S", bound="TableSink")
 
 #: Makes a column's value into what a driver takes.
 Convert = Callable[[Any], object]
@@ -143,6 +146,27 @@ class Rows:
         if self._appends:
             raise ValueError("its value is null, and mode append adds rows only")
         return Change(key, None)
+
+
+class TableWriter(SinkWriter, Generic[S]):
+    """Writes the rows of one task; what it knows of the sink's table of offsets: its own part."""
+
+    def __init__(self, sink: S, context: SinkContext, shape: TableShape, convert: Mapping[ColumnType, Convert]) -> None:
+        self._sink = sink
+        self._of = context.application_id, context.name
+        self._shape = shape
+        self._rows = Rows(sink, shape, convert)
+        self._topic_ids: dict[TopicPartition, str] = {}
+        self._generations: dict[TopicPartition, int] = {}
+        self._stored: dict[TopicPartition, int | None] = {}
+
+    def _fenced(self, partition: TopicPartition) -> SinkFencedError:
+        return SinkFencedError(f"another writer has replaced this one for {partition} in {self._sink}")
+
+
+def quoted(name: str) -> str:
+    """Return a name as an identifier in SQL."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def last_changes(changes: Iterable[Change]) -> dict[tuple[object, ...], tuple[object, ...] | None]:

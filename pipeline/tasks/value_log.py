@@ -32,6 +32,7 @@ CONTINUED_BYTES = 1 << 20
 SPACE_MAX = 2
 OPEN_FILES = 64
 
+_number = struct.Struct(">q")
 _segment = struct.Struct(">qqq")
 _place = struct.Struct(">qII")
 
@@ -80,7 +81,7 @@ class Segment:
 class ValueLog:
     """Appends wait until commit().
 
-    packed: what ``pack`` has returned at the last commit; directory: of the files for reading, made if it is missing;
+    packed: ``committed``, as the last commit has left it; directory: of the files for reading, made if it is missing;
     new_version: returns another number at each call, in all processes. Files may be removed at any time: they are
     fetched again.
     """
@@ -102,13 +103,15 @@ class ValueLog:
         self._load(packed)
 
     def _load(self, packed: bytes) -> None:
-        self._segments = {int(_number(key)): Segment(*_segment.unpack(value)) for key, value in unpack_rows(packed)}
+        self._segments = {
+            int(_number.unpack(key)[0]): Segment(*_segment.unpack(value)) for key, value in unpack_rows(packed)
+        }
+        #: What the log must know to be opened again, as of the last commit.
         self.committed = packed
 
-    def pack(self) -> bytes:
-        """Return what the log must know to be opened again."""
+    def _pack(self) -> bytes:
         return pack_rows(
-            (_place.pack(number, 0, 0), _segment.pack(each.version, each.size, each.live))
+            (_number.pack(number), _segment.pack(each.version, each.size, each.live))
             for number, each in sorted(self._segments.items())
         )
 
@@ -131,8 +134,8 @@ class ValueLog:
     ) -> list[tuple[bytes, Place]]:
         """Append rows, and clean segments; return the places of all rows that have a new one.
 
-        places_of: returns the committed places of rows, None for those that are not in this log any more. Keep the
-        result of ``pack`` in the same commit.
+        places_of: returns the committed places of rows, None for those that are not in this log any more. Keep
+        ``committed`` in the same commit.
         """
         rows = dict(changed)
         cleaned = self._worst(sum(size_of_row(key, len(value)) for key, value in rows.items()))
@@ -145,7 +148,7 @@ class ValueLog:
         places = self._append(rows)
         for number in [number for number, segment in self._segments.items() if segment.live <= 0]:
             self._remove(number)
-        self.committed = self.pack()
+        self.committed = self._pack()
         return places
 
     def _worst(self, added: int) -> list[int]:
@@ -251,7 +254,3 @@ class ValueLog:
         if file is not None:
             os.close(file)
         self._path(number).unlink(missing_ok=True)
-
-
-def _number(key: bytes) -> int:
-    return unpack_place(key, 0).segment
