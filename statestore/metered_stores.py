@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial, wraps
+from itertools import count
 from time import perf_counter_ns
 from typing import Any, TypeVar
 
@@ -212,6 +213,7 @@ class Meter:
         self._iterators = self._tally(average_and_maximum("iterator-duration"))
         self._ages = self._tally(extremes("record-e2e-latency")) if tallies.traces else None
         self._latencies = {call: self._latency(call) for call in (*calls, _RESTORE)}
+        self._numbers = count()
         self.open_since: dict[int, int] = {}
 
     def _tally(self, names: Mapping[str, Any]) -> Tally:
@@ -241,9 +243,9 @@ class Meter:
         return self._open(found, began, self._latencies[call]) if isinstance(found, StoreIterator) else found
 
     def _open(self, rows: StoreIterator[T], began: int, tally: Tally) -> StoreIterator[T]:
-        iterator = _MeteredIterator(rows, self._closed, began, tally)
-        self.open_since[id(iterator)] = self._task.wall_clock_ms()
-        return iterator
+        number = next(self._numbers)
+        self.open_since[number] = self._task.wall_clock_ms()
+        return _MeteredIterator(rows, partial(self._closed, number, began, tally))
 
     def _closed(self, number: int, began: int, tally: Tally) -> None:
         lasted = perf_counter_ns() - began
@@ -253,13 +255,13 @@ class Meter:
 
 
 class _MeteredIterator(StoreIterator[T]):
-    """Calls closed(its id, began, tally) once: when it is closed or exhausted, or was dropped unclosed."""
+    """Calls closed() once: when it is closed or exhausted, or was dropped unclosed."""
 
     __slots__ = ("__weakref__", "_end")
 
-    def __init__(self, rows: StoreIterator[T], closed: Callable[..., None], began: int, tally: Tally) -> None:
+    def __init__(self, rows: StoreIterator[T], closed: Callable[[], None]) -> None:
         super().__init__(rows)
-        self._end = weakref.finalize(self, closed, id(self), began, tally)
+        self._end = weakref.finalize(self, closed)
         self._end.atexit = False
 
     @override

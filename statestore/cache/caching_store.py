@@ -42,7 +42,7 @@ from ..rows.bytes_store import BytesStore, RawRow, Row, merge
 from ..stores.key_value_store import TaskKeyValueStore
 from ..stores.segments import Segments
 from ..stores.state_store import LONG, StateStore, StoreSerdes
-from ..stores.values import TIMESTAMPED, Values, refused
+from ..stores.values import TIMESTAMPED, Values, converted
 from .thread_cache import Changed, ThreadCache
 
 #: Types that the kernel knows, by Serde.exact or private. The kernel itself checks whether an object can be written.
@@ -348,11 +348,7 @@ class CachingKeyValueStore(CachingStore, TaskKeyValueStore):
 
     @override
     def put(self, key: object, value: object) -> None:
-        try:
-            held = self.values.hold(value)
-        except Exception as error:
-            refused(self.builder, value, error)
-            raise
+        held = converted(self.builder, self.values.hold, value)
         self._put(self._encode_key(key), held)
 
     @override

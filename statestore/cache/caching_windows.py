@@ -23,7 +23,7 @@ from ..rows.bytes_store import BytesStore, RawRow, Row, merge
 from ..stores.segmented_stores import PAIR, WINDOW_KEY_SCHEMA, TaskSessionStore, TaskWindowStore
 from ..stores.segments import NOTHING_OBSERVED, Segments, TimedRow
 from ..stores.state_store import LONG, LONG_MAX, Bounds
-from ..stores.values import refused
+from ..stores.values import converted
 from .cached_rows import CachedRows, CacheKey
 from .caching_store import CachingStore
 from .thread_cache import Changed, ThreadCache
@@ -182,11 +182,7 @@ class CachingWindowStore(CachingSegments, TaskWindowStore):
 
     @override
     def put(self, key: object, value: object, window_start: int) -> None:
-        try:
-            held = self.values.hold(value)
-        except Exception as error:
-            refused(self.builder, value, error)
-            raise
+        held = converted(self.builder, self.values.hold, value)
         self.put_held(key, held, window_start)
 
     @override

@@ -20,7 +20,7 @@ from ..rows.bytes_store import BytesStore, Marks, RawRow
 from ..rows.dated_rows import DatedRows
 from .key_value_store import TaskKeyValueStore
 from .state_store import LONG, newest_by_key
-from .values import headers_logged, refused
+from .values import converted, headers_logged
 
 #: The mark of a store with dated rows.
 DATED = "dated"
@@ -156,11 +156,7 @@ class ExpiringStore(DatedStore):
 
     @override
     def put(self, key: object, value: Any) -> None:
-        try:
-            row = self.values.encode(value)
-        except Exception as error:
-            refused(self.builder, value, error)
-            raise
+        row = converted(self.builder, self.values.encode, value)
         self._write(self._encode_key(key), row, value)
 
     @override

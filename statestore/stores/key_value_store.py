@@ -28,7 +28,7 @@ from .state_store import (
     timestamped_rows,
 )
 from .store_iterator import StoreIterator
-from .values import LogValue, Values, refused, rows_for_nodes
+from .values import LogValue, Values, converted, refused, rows_for_nodes
 
 log = logging.getLogger(__name__)
 
@@ -169,11 +169,7 @@ class TaskKeyValueStore(StateStore):
         Raises what the serdes raise for a key or value that they cannot write; the store is then unchanged.
         """
         row_key = self._encode_key(key)
-        try:
-            row = self._log_value(row_key, value)
-        except Exception as error:
-            refused(self.builder, value, error)
-            raise
+        row = converted(self.builder, self._log_value, row_key, value)
         self.rows.put(row_key, row)
 
     def put_held(self, key: object, held: object) -> None:

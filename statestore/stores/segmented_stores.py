@@ -25,7 +25,7 @@ from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
 from .segments import KeySchema, OwnSegments, Segments
 from .state_store import LONG_MAX, Bounds, StateStore
 from .store_iterator import StoreIterator
-from .values import TIMESTAMPED, Values, headers_logged, refused, rows_for_nodes
+from .values import TIMESTAMPED, Values, converted, headers_logged, rows_for_nodes
 
 log = logging.getLogger(__name__)
 
@@ -155,11 +155,7 @@ class TaskWindowStore(SegmentedStore):
 
     def put(self, key: object, value: object, window_start: int) -> None:
         """Set the value of a key's window, None deletes it; a store with duplicates only adds values."""
-        try:
-            held = self.values.hold(value)
-        except Exception as error:
-            refused(self.builder, value, error)
-            raise
+        held = converted(self.builder, self.values.hold, value)
         self.put_row(self._encode_key(key), held, window_start)
 
     def put_held(self, key: object, held: object, window_start: int) -> None:
@@ -334,11 +330,7 @@ class TaskSessionStore(SegmentedStore):
 
     def put(self, session: Windowed, value: object) -> None:
         """Set the aggregate of a session, None deletes it."""
-        try:
-            held = self.values.hold(value)
-        except Exception as error:
-            refused(self.builder, value, error)
-            raise
+        held = converted(self.builder, self.values.hold, value)
         self.put_held(session, held)
 
     def put_held(self, session: Windowed, held: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.kernel.codecs import nullable
 from penstock.kernel.codecs import timestamped_decoder as compiled_decoder
@@ -28,6 +28,7 @@ from .headers_format import HeadersFormat
 from .state_store import LONG, LONG_MAX, LONG_MIN, StateStore, StoreSerdes, plain_value, timestamped_value
 
 #: encode(value) -> row bytes; decode(row bytes) -> value. None stays None.
+W = TypeVar("W")
 Encode = Callable[[Any], bytes | None]
 Decode = Callable[[bytes | None], Any]
 #: log_value(changelog key, value) -> row bytes: encodes a value and logs it.
@@ -137,6 +138,18 @@ class Values:
             else:
                 log = partial(_log_plain, builder, task, evictions or task.output)
             self.log_value, self.log_held = log(encode), log(self.bytes_of)
+
+
+def converted(builder: StoreBuilder, convert: Callable[..., W], *given: Any) -> W:
+    """Return convert(*given), whose last argument is a value that a user puts into a store.
+
+    Raises StateStoreTypeError instead of its error if the value is one of other stores; see refused.
+    """
+    try:
+        return convert(*given)
+    except Exception as error:
+        refused(builder, given[-1], error)
+        raise
 
 
 def refused(builder: StoreBuilder, value: object, error: Exception) -> None:

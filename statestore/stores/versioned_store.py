@@ -28,7 +28,7 @@ from penstock.topology.records import Message, ValueAndTimestamp, VersionedRecor
 from ..rows.bytes_store import BytesStore, Marks, Row, after
 from .segments import NOTHING_OBSERVED, OBSERVED_TIME
 from .state_store import LONG, Bounds, StateStore
-from .values import Values, refused, timestamped_decoder
+from .values import Values, converted, timestamped_decoder
 
 #: Results of ``put``: valid without an end, and not kept because it was too late.
 VALID_TO_UNDEFINED = -1
@@ -81,11 +81,7 @@ class VersionedStore(StateStore):
         Returns the end of its validity: a timestamp, VALID_TO_UNDEFINED for the newest version; NOT_PUT if it was
         dropped.
         """
-        try:
-            held = self.values.hold(value)
-        except Exception as error:
-            refused(self.builder, value, error)
-            raise
+        held = converted(self.builder, self.values.hold, value)
         return self.put_held(key, held, timestamp)
 
     def put_held(self, key: object, held: object, timestamp: int) -> int:
