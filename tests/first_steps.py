@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 REPOSITORY, ADDRESS = "…", "127.0.0.1:9092"
 #: Commands that continue until Ctrl-C. Their terminal is busy; the next block is typed into another one.
 LASTING = re.compile(r"^(penstock run |python main\.py|java |penstock topic consume .* --follow)", re.MULTILINE)
+#: Those that run an application, and what they log when it runs. An interpreter that still imports ends otherwise.
+RUNS, RUNNING = ("penstock run ", "python main.py"), " to RUNNING"
 #: Addresses of a page, e.g. that of a port which may be taken, and the ones to type in their place.
 Words = Mapping[str, str]
 #: Timeouts for a busy machine; test_first_steps.py allows five minutes for everything.
@@ -54,6 +56,7 @@ class Terminal:
                 start_new_session=True,
             )
         self._mark = ""
+        self._begin = 0  # of the last command's output
         self.lasting = ""
 
     @property
@@ -70,6 +73,7 @@ class Terminal:
         self.lasting = found.group() if found else ""
         assert self._shell.stdin is not None
         self._mark = f"done-{uuid.uuid4().hex}"
+        self._begin = len(self.output)
         self._shell.stdin.write(f"{text}\necho {self._mark} $?\n")
         self._shell.stdin.flush()
         if not self.lasting:
@@ -86,8 +90,14 @@ class Terminal:
 
     def interrupt(self, exit_code: int = 0) -> None:
         """Press Ctrl-C, which must end the lasting command with this exit code; an exit code other than 0 ends the
-        shell.
+        shell. An application has to run before.
         """
+        if self.lasting in RUNS:
+            eventually(
+                lambda: RUNNING in self.output[self._begin :] or self._mark in self.output,
+                lambda: f"{self.lasting} does not run:\n{self.output}",
+                COMMAND_SECONDS,
+            )
         os.killpg(self._shell.pid, signal.SIGINT)
         if exit_code == 0:
             self._wait(self.lasting)

@@ -16,9 +16,9 @@ from typing import Any
 import orjson
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from penstock.topology.errors import LockError
+from penstock.topology.errors import LockError, StreamsError
 
-from .checkpoint import CheckpointError
+from .checkpoint import IDENTITY_FILE, CheckpointError
 from .hadoop_files import HadoopFiles
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class CheckpointLease:
         self._files = files
         self._path = f"{self.directory}/{LEASE_FILE}"
         self._owner = ""
-        self._lost = ""
+        self._lost: StreamsError | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -56,7 +56,7 @@ class CheckpointLease:
         """
         if self._thread is not None:
             return
-        self._owner, self._lost = owner, ""
+        self._owner, self._lost = owner, None
         found = self._read()
         if found is not None and _content(found).get("owner") != owner:
             self._outlast(found)
@@ -66,9 +66,9 @@ class CheckpointLease:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise LockError if this driver has lost the lease."""
-        if self._lost:
-            raise LockError(f"The checkpoint {self.directory} {self._lost}; this driver stops.")
+        """Raise LockError if this driver has lost the lease, CheckpointError if the checkpoint is gone."""
+        if self._lost is not None:
+            raise self._lost
 
     def release(self) -> None:
         """Delete the lease: the next driver starts without waiting."""
@@ -78,7 +78,7 @@ class CheckpointLease:
         self._thread.join()
         self._thread = None
         try:
-            if not self._lost and self._is_ours():
+            if self._lost is None and self._loss() is None:
                 self._files.delete(self._path)
         except (CheckpointError, Py4JError, OSError) as error:  # Spark's Java may have ended before
             log.info("The lease %s was not deleted, and expires in %.0f s: %s", self._path, LEASE_SECONDS, error)
@@ -100,22 +100,33 @@ class CheckpointLease:
 
     def _keep(self) -> None:
         renewed = time.monotonic()
-        while not self._lost and not self._ended.wait(RENEW_SECONDS):
+        while self._lost is None and not self._ended.wait(RENEW_SECONDS):
             try:
-                if not self._is_ours():
-                    self._lost = "was taken over by another driver"
-                    return
-                self._renew()
-                renewed = time.monotonic()
+                self._lost = self._loss()
+                if self._lost is None:
+                    self._renew()
+                    renewed = time.monotonic()
             except (CheckpointError, Py4JError, OSError) as error:
                 log.warning("The lease of the checkpoint %s was not renewed: %s", self.directory, error)
                 if time.monotonic() - renewed > LEASE_SECONDS:
-                    self._lost = f"could not be written for {LEASE_SECONDS:.0f} s, and its lease has expired"
+                    self._lost = self._lock_error(
+                        f"could not be written for {LEASE_SECONDS:.0f} s, and its lease has expired"
+                    )
 
-    def _is_ours(self) -> bool:
-        """Return False if another driver has the lease, or had it and has deleted it."""
+    def _loss(self) -> StreamsError | None:
+        """Return why this driver has the lease no longer; None if it has it."""
         found = self._read()
-        return found == b"" or (found is not None and _content(found).get("owner") == self._owner)
+        if found == b"" or (found is not None and _content(found).get("owner") == self._owner):
+            return None
+        if found is None and IDENTITY_FILE not in self._files.names(self.directory):
+            return CheckpointError(
+                f"The checkpoint {self.directory} is gone: it was deleted, moved or unmounted while the application "
+                "ran. Put it back, and start the application again."
+            )
+        return self._lock_error("was taken over by another driver")  # which may have ended and deleted its lease
+
+    def _lock_error(self, what: str) -> LockError:
+        return LockError(f"The checkpoint {self.directory} {what}; this driver stops.")
 
     def _read(self) -> bytes | None:
         """Return the lease, None if there is none, b"" while it is being written, or if its writer was killed

@@ -201,7 +201,7 @@ class StreamingQueries:
         try:
             self.lease.check()
             query.awaitTermination(POLL_SECONDS)
-        except LockError:
+        except (LockError, CheckpointError):
             self.stop()
             raise
         except JAVA_ERRORS as error:

@@ -1,4 +1,4 @@
-"""Drivers that start with one checkpoint at the same moment, with Spark's own file writer."""
+"""Drivers that start with one checkpoint at the same moment, and one that is gone, with Spark's own file writer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from penstock.pipeline.checkpoint.checkpoint import IDENTITY_FILE, CheckpointError
 from penstock.pipeline.checkpoint.checkpoint_lease import LEASE_FILE, CheckpointLease
 from penstock.pipeline.checkpoint.hadoop_files import HadoopFiles
-from penstock.topology.errors import LockError
+from penstock.topology.errors import LockError, StreamsError
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -34,12 +35,17 @@ class Meeting(HadoopFiles):
         return found
 
 
-def has_lost(lease: CheckpointLease) -> bool:
+def loss(lease: CheckpointLease) -> StreamsError | None:
     try:
         lease.check()
-    except LockError as error:
-        return "was taken over by another driver" in str(error)
-    return False
+    except StreamsError as error:
+        return error
+    return None
+
+
+def has_lost(lease: CheckpointLease) -> bool:
+    found = loss(lease)
+    return isinstance(found, LockError) and "was taken over by another driver" in str(found)
 
 
 def test_only_one_of_several_concurrent_drivers_keeps_the_lease(spark: Any, tmp_path: Path) -> None:
@@ -56,3 +62,29 @@ def test_only_one_of_several_concurrent_drivers_keeps_the_lease(spark: Any, tmp_
         for lease in leases:
             lease.release()
     assert not (tmp_path / LEASE_FILE).exists()
+
+
+def test_a_checkpoint_that_is_gone_is_not_taken_over(spark: Any, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    (checkpoint / IDENTITY_FILE).write_text("{}")
+    lease = CheckpointLease(HadoopFiles(spark), str(checkpoint))
+    lease.acquire("driver")
+    try:
+        checkpoint.rename(tmp_path / "elsewhere")
+        eventually(lambda: loss(lease) is not None, "it has seen that")
+        assert isinstance(loss(lease), CheckpointError)
+        assert f"The checkpoint {checkpoint} is gone" in str(loss(lease))
+    finally:
+        lease.release()
+
+
+def test_another_driver_that_has_ended_has_taken_the_lease(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / IDENTITY_FILE).write_text("{}")
+    lease = CheckpointLease(HadoopFiles(spark), str(tmp_path))
+    lease.acquire("driver")
+    try:
+        (tmp_path / LEASE_FILE).unlink()
+        eventually(lambda: has_lost(lease), "it has seen that")
+    finally:
+        lease.release()

@@ -36,9 +36,16 @@ COMMITTED = IsolationLevel.READ_COMMITTED
 #: Answers of each kind of read before, and after, each kill.
 ANSWERS = 5
 
-#: What a read has seen: the counts of some keys, and the position. A read returns None for an error that may pass.
+#: What a read has seen: the counts of some keys, and the position.
 Seen = tuple[dict[str, int], Position]
-Read = Callable[[random.Random], list[Seen] | None]
+Read = Callable[[random.Random], list[Seen]]
+
+
+class NotNowError(Exception):
+    """A response that says to try again."""
+
+
+PASSING = (NotNowError, InvalidStateStoreError, TimeoutError)
 
 
 @pytest.fixture
@@ -65,6 +72,7 @@ class Reader(threading.Thread):
         self._ended = threading.Event()
         self.answers = self.errors = 0
         self.wrong: list[str] = []
+        self.last_error = ""
 
     def __enter__(self) -> Self:
         self.start()
@@ -78,14 +86,17 @@ class Reader(threading.Thread):
         while not self._ended.wait(0.01):
             try:
                 answer = self._read(self._chance)
+                self.wrong += [fault for seen in answer if (fault := self._fault(*seen)) is not None]
+                self.answers += 1
+            except PASSING as error:
+                self.errors += 1
+                self.last_error = repr(error)
             except BaseException as error:  # noqa: BLE001  the test shows it
                 self.wrong.append(repr(error))
                 return
-            if answer is None:
-                self.errors += 1
-                continue
-            self.wrong += [fault for seen in answer if (fault := self._fault(*seen)) is not None]
-            self.answers += 1
+
+    def __str__(self) -> str:
+        return f"{self.answers} answers, {self.errors} errors, at last {self.last_error}; wrong: {self.wrong[:2]}"
 
     def _fault(self, counts: dict[str, int], position: Position) -> str | None:
         wanted: Counter[str] = self._written.counted_at(position, self._source)
@@ -105,47 +116,41 @@ def reads(streams: KafkaStreams, source: str) -> dict[str, Read]:
     def ask(path: str) -> Any:
         answer = http.ask(f"/stores/counts{path}isolation=read_committed&limit=1000")
         if answer.status in (503, 404):
-            return None
+            raise NotNowError(answer)
         assert answer.status == 200, answer
         return answer.json
 
     def counts(rows: list[dict[str, Any]]) -> dict[str, int]:
         return {row["key"]: row["value"] for row in rows}
 
-    def key_over_http(chance: random.Random) -> list[Seen] | None:
+    def key_over_http(chance: random.Random) -> list[Seen]:
         found = ask(f"/key-{chance.randrange(KEYS)}?")
-        return None if found is None else [(counts(found["rows"]), position(found["position"]))]
+        return [(counts(found["rows"]), position(found["position"]))]
 
-    def range_over_http(_: random.Random) -> list[Seen] | None:
+    def range_over_http(_: random.Random) -> list[Seen]:
         found = ask("?")
-        return None if found is None else [(no_counts | counts(found["rows"]), position(found["position"]))]
+        return [(no_counts | counts(found["rows"]), position(found["position"]))]
 
-    def queries_over_http(_: random.Random) -> list[Seen] | None:
+    def queries_over_http(_: random.Random) -> list[Seen]:
         found = ask("?query=RangeQuery&require_active=true&")
-        if found is None or any("failure" in part for part in found["partitions"].values()):
-            return None
+        if any("failure" in part for part in found["partitions"].values()):
+            raise NotNowError(found)
         assert len(found["partitions"]) == PARTITIONS
         parts = [(counts(part["result"]), position(part["position"])) for part in found["partitions"].values()]
         whole = no_counts | {key: count for part, _ in parts for key, count in part.items()}
         return [*parts, (whole, position(found["position"]))]
 
-    def range_in_process(_: random.Random) -> list[Seen] | None:
-        try:
-            found = streams.store("counts", isolation=COMMITTED).all()
-        except (InvalidStateStoreError, TimeoutError):
-            return None
+    def range_in_process(_: random.Random) -> list[Seen]:
+        found = streams.store("counts", isolation=COMMITTED).all()
         assert found.position is not None
         return [(no_counts | dict(found), found.position)]
 
-    def queries_in_process(chance: random.Random) -> list[Seen] | None:
+    def queries_in_process(chance: random.Random) -> list[Seen]:
         key = f"key-{chance.randrange(KEYS)}"
         request = StateQueryRequest.in_store("counts").with_query(
             chance.choice([KeyQuery.with_key(key), RangeQuery.with_no_bounds()])
         )
-        try:
-            found = streams.state_query(request.with_isolation_level(COMMITTED)).partition_results
-        except (InvalidStateStoreError, TimeoutError):
-            return None
+        found = streams.state_query(request.with_isolation_level(COMMITTED)).partition_results
         one = isinstance(request.query, KeyQuery)
         good = [(part.value, part.position) for part in found.values() if part.is_success and part.position is not None]
         return [({} if value is None else {key: value} if one else dict(value), at) for value, at in good]
@@ -170,7 +175,9 @@ def test_committed_reads_are_those_of_their_position_while_processes_are_killed(
                 lambda: all(
                     reader.answers >= before[name] + ANSWERS or reader.wrong for name, reader in readers.items()
                 ),
-                lambda: {name: (reader.answers, reader.errors) for name, reader in readers.items()},
+                lambda: "\n".join(
+                    [f"{streams.state}: {streams.status()}", *(f"{name}: {each}" for name, each in readers.items())]
+                ),
             )
 
         for reader in readers.values():
