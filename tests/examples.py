@@ -1,4 +1,4 @@
-"""The number of examples and variants that a test tries before each change; `bin/test --all` tries all."""
+"""How many examples property tests try in each run, and which variants are tested before each change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 T = TypeVar("T")
 
-#: `bin/test --all` sets it.
+#: In the environment: try all examples.
 ALL_VARIABLE = "ALL_EXAMPLES"
 
 
