@@ -18,10 +18,12 @@ from penstock.topology.context.sink_interfaces import (
     StoredSinkOffset,
 )
 
+from .iceberg_sink import IcebergSink
 from .postgres_sink import PostgresSink
 from .sqlite_sink import SqliteSink
 
 __all__ = [
+    "IcebergSink",
     "PostgresSink",
     "RefusedRowError",
     "RefusedRowsError",

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from penstock.sinks import PostgresSink, Sink, SqliteSink
+from penstock.sinks import IcebergSink, PostgresSink, Sink, SqliteSink
 from penstock.testing.sink_contract import Row, SinkContract
 from tests.postgres_server import PostgresDatabase
+from tests.sinks.iceberg_tables import rows_of, sql_catalog
 
 
 class TestSqliteSink(SinkContract):
@@ -51,3 +52,22 @@ class TestPostgresSink(SinkContract):
     @override
     def rows(self) -> list[tuple[int, str]]:
         return self.database.rows("SELECT number, text FROM rows")
+
+
+class TestIcebergSink(SinkContract):
+    """Apache Iceberg, with a catalog in a file of SQLite."""
+
+    refused = Row(2**63, "beyond long")
+    upserts = False
+
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path: Path) -> None:
+        self.properties = sql_catalog(tmp_path)
+
+    @override
+    def make_sink(self, mode: str) -> Sink:
+        return IcebergSink("contract", "shop.rows", properties=self.properties)
+
+    @override
+    def rows(self) -> list[tuple[int, str]]:
+        return [(row["number"], row["text"]) for row in rows_of("contract", "shop.rows", self.properties)]
