@@ -54,7 +54,7 @@ from .processes.uncaught_exception import (
 )
 from .processes.worker import ThreadStatus, Worker
 from .processes.worker_process import Prepare, WorkerSpec, WorkerTarget
-from .queries.queries import Answers, Queries, Question
+from .queries.queries import Answers, Queries, Question, others_of
 from .service.signals import HANDLED_SIGNALS, STOP_SIGNALS, Request, StopRequests
 from .service.systemd import SystemdNotifier
 from .source.topology_source import TopologySource
@@ -242,7 +242,10 @@ class Supervisor:
         """Query all stream threads as query(); a missing response is one with an error, unless it may be stale."""
         answers = Answers()
         results = self.ask(lambda number: replace(query, id=number), answers, timeout)
-        if not answers.has_gaps or query.stale:
+        found = {task for result in results for task in result.value or ()}
+        if found & answers.away:
+            self._inbox.put(partial(self.queries.return_to, found))
+        if query.stale or not (answers.has_gaps or (query.partition is None and others_of(found, answers.away))):
             return results
         error = "a stream thread was replaced or removed, and its tasks are away for a moment; try again"
         return [*results, CommandResult(0, error=error, kind=InvalidStateStoreError)]
@@ -252,7 +255,7 @@ class Supervisor:
 
         def send() -> None:
             answers.has_gaps = any(slot.worker is None and not slot.is_new for slot in self._slots.values())
-            self.queries.ask(self._workers(), question, answers)
+            self.queries.ask(self._workers(), question, answers, self._now())
 
         self._inbox.put(send)
         try:
@@ -380,7 +383,7 @@ class Supervisor:
     def _note_state(self, worker: Worker, state: StreamThreadState) -> None:
         self._any_has_run |= state in UP
         if state is StreamThreadState.RUNNING:
-            self.queries.tasks_are_left = False
+            self.queries.return_to(None)
         slot = self._slots.get(worker.spec.slot)
         if slot is not None:
             slot.begin(worker.name)
@@ -394,6 +397,8 @@ class Supervisor:
             pass
         worker.output.drain()
         slot.worker = None
+        if slot.stopped_at is None:
+            slot.tasks = worker.active_tasks
         self.queries.on_gone(worker)
         self._decide(slot, worker, self._now())
         worker.close()
@@ -446,7 +451,7 @@ class Supervisor:
 
     def _forget(self, slot: Slot, name: str) -> None:
         del self._slots[slot.number]
-        self.queries.tasks_are_left |= not slot.is_new
+        self.queries.leave(slot.tasks, self._now() + self._config["session.timeout.ms"])
         slot.give_up_restart()
         slot.begin(None)
         slot.gone.set_result(name)
@@ -550,7 +555,7 @@ class Supervisor:
         if slot.worker is None:
             self._forget(slot, self.threads.name(slot))
         elif slot.stopped_at is None:
-            slot.stopped_at = self._now()
+            slot.stopped_at, slot.tasks = self._now(), slot.worker.active_tasks
             self._send(slot.worker, command)
 
     # -- reports

@@ -33,7 +33,8 @@ class Slot:
     not (both monotonic ms). failed_starts: in a row, because the topology could not be loaded. gone: set with the
     thread's name when the slot is removed. again: the result of a restart, set when the old process has ended. added:
     of a slot that was added to a running application: set with the thread's name when it starts, None if it was removed
-    before, or with the reason for which it could not start.
+    before, or with the reason for which it could not start. tasks: active ones that its process had when it was
+    requested to close, or has died.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Slot:
     gone: Future[str | None] = field(default_factory=Future)
     again: Future[str | None] | None = None
     added: Future[str | None] | None = None
+    tasks: frozenset[str] = frozenset()
 
     @property
     def is_new(self) -> bool:

@@ -163,6 +163,11 @@ class Worker:
         return self._process.pid
 
     @property
+    def active_tasks(self) -> frozenset[str]:
+        """The ids of its active tasks, as of its last report."""
+        return frozenset(task.task_id for task in self.status.tasks if task.kind == "active")
+
+    @property
     def is_behind(self) -> bool:
         """True if there is work for more than a second."""
         return self.status.lag > max(FEW_RECORDS, self.records_per_second)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import faulthandler
 import io
@@ -53,8 +54,25 @@ def end_process(code: int) -> NoReturn:
     Threads, processes and atexit functions of the user's code get that time. Processes that multiprocessing or
     concurrent.futures has started are killed after it; others, e.g. of subprocess, continue.
     """
+    _ending.append(code)
     threading.Thread(target=_end_by_force, args=(code,), name="penstock-end", daemon=True).start()
     sys.exit(code)
+
+
+#: The exit code, once the process is to end.
+_ending: list[int] = []
+
+
+def _leave() -> None:
+    """End before the interpreter collects all objects, which takes seconds on a busy machine.
+
+    It is the first atexit function, so it is called after those of the user's code.
+    """
+    if _ending:
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(_ending[0])
 
 
 def _end_by_force(code: int) -> None:
@@ -193,6 +211,7 @@ class PipeControl:
 
 def main(target: WorkerTarget, spec_bytes: bytes, ends: ProcessEnds, supervisor_pid: int) -> None:
     """Run a stream thread in this new process; never returns. spec_bytes: a pickled WorkerSpec."""
+    atexit.register(_leave)
     _write_to(ends)
     faulthandler.enable(file=2, all_threads=True)  # SIGABRT from the supervisor leaves all stacks
     _die_with(supervisor_pid)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -19,13 +19,15 @@ Question = Callable[[int], Command]
 class Answers:
     """The responses to one query. results grows as they arrive; done is set when all have responded or ended.
 
-    enough(result): True for a response that ends the wait for others. has_gaps: whether a stream thread that has tasks,
-    or whose tasks no other one has yet, cannot respond. of_any: ask only one stream thread, each time another one.
+    enough(result): True for a response that ends the wait for others. has_gaps: whether a stream thread that has tasks
+    cannot respond. away: tasks of removed stream threads that no other one may have yet. of_any: ask only one stream
+    thread, each time another one.
     """
 
     enough: Callable[[CommandResult], bool] = lambda _: False
     results: list[CommandResult] = field(default_factory=list)
     has_gaps: bool = False
+    away: frozenset[str] = frozenset()
     done: Future[list[CommandResult]] = field(default_factory=Future)
     of_any: bool = False
 
@@ -44,13 +46,22 @@ class Queries:
 
     def __init__(self, application_server: str) -> None:
         self.metadata = StreamsMetadataState(application_server)
-        #: Whether a stream thread has left the group, and no other one has had an assignment since.
-        self.tasks_are_left = False
+        self._away: dict[str, int] = {}
         self._pending: dict[int, _Pending] = {}
         self._next_id = 0
 
-    def ask(self, workers: Collection[Worker], question: Question, answers: Answers) -> None:
+    def leave(self, tasks: Iterable[str], until_ms: int) -> None:
+        """Note the active tasks of a stream thread that was removed; at the latest then, another host has them."""
+        self._away |= dict.fromkeys(tasks, until_ms)
+
+    def return_to(self, tasks: Iterable[str] | None) -> None:
+        """Note that other stream threads have these tasks; None: an assignment since has settled all."""
+        for task in [*self._away] if tasks is None else tasks:
+            self._away.pop(task, None)
+
+    def ask(self, workers: Collection[Worker], question: Question, answers: Answers, now_ms: int) -> None:
         """Send a query to all; see Answers."""
+        answers.away = frozenset(task for task, until_ms in self._away.items() if now_ms < until_ms)
         self._next_id += 1
         command = question(self._next_id)
         if answers.of_any:
@@ -60,7 +71,7 @@ class Queries:
             asked = set() if reached is None else {reached.spec.slot}
         else:
             asked = {worker.spec.slot for worker in workers if worker.send(command)}
-        answers.has_gaps |= self.tasks_are_left or len(asked) < len(workers)
+        answers.has_gaps |= len(asked) < len(workers)
         self._pending[self._next_id] = _Pending(answers, asked)
         self._settle(self._next_id)
 
@@ -93,3 +104,9 @@ class Queries:
             del self._pending[query_id]
             if pending.answers.done.set_running_or_notify_cancel():
                 pending.answers.done.set_result(pending.answers.results)
+
+
+def others_of(found: Collection[str], tasks: Iterable[str]) -> list[str]:
+    """Return those of the tasks that are not found, but belong to the sub-topology of one that is."""
+    subtopologies = {task.partition("_")[0] for task in found}
+    return [task for task in tasks if task not in found and task.partition("_")[0] in subtopologies]

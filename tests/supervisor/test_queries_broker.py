@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import threading
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from broker_stage import produce
+from broker_stage import PARTITIONS, produce, shared_by, tasks
 
 from penstock import (
     KafkaStreams,
@@ -88,3 +92,63 @@ def test_one_partition_of_a_store(streams: KafkaStreams) -> None:
             with pytest.raises(StreamsError, match="The store counts has 2 partitions, from 0 to 1") as raised:
                 streams.query("counts", "all", partition=partition, stale=stale)
             assert not isinstance(raised.value, InvalidStateStoreError), "a client that tries again would never end"
+
+
+@dataclass
+class EndsLate:
+    """Leaves values as they are. Its process ends only when a file exists, or when Penstock loses patience."""
+
+    file: Path
+    is_registered: bool = False
+
+    def __call__(self, value: str) -> str:
+        if not self.is_registered:
+            self.is_registered = True
+            atexit.register(self.wait)
+        return value
+
+    def wait(self) -> None:
+        while not self.file.exists():
+            time.sleep(0.05)
+
+
+def test_a_store_is_whole_although_a_removed_process_ends_after_its_tasks_have_moved(
+    bootstrap_servers: str, application_id: str, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    source, end = make_topic("in", partitions=PARTITIONS), tmp_path / "end"
+    builder = StreamsBuilder()
+    records = builder.stream(source, key_serde=TEXT, value_serde=TEXT).map_values(EndsLate(end))
+    records.group_by_key(key_serde=TEXT, value_serde=TEXT).count(store="counts")
+    keys = [f"k{number}" for number in range(50)]
+    produce(bootstrap_servers, source, *keys)
+    config = {
+        "application.id": application_id,
+        "bootstrap.servers": bootstrap_servers,
+        "state.dir": str(tmp_path / "state"),
+        "num.stream.threads": 2,
+        "commit.interval.ms": 100,
+    }
+
+    def is_whole() -> bool:
+        try:
+            return len(made.store("counts").all()) == len(keys)
+        except (InvalidStateStoreError, TimeoutError):
+            return False
+
+    with KafkaStreams(builder.build(), config) as made:
+        made.start()
+        eventually(lambda: shared_by(made, 2), "both have tasks")
+        eventually(is_whole, "all is counted")
+        removing = threading.Thread(target=made.remove_stream_thread)
+        removing.start()
+        eventually(lambda: has_all(made), "the other one has all tasks")
+        end.touch()
+        removing.join()
+        eventually(is_whole, "the store is whole again", 30)
+
+
+def has_all(streams: KafkaStreams) -> bool:
+    """Return whether one stream thread has all tasks and runs."""
+    return any(
+        thread.state == "RUNNING" and len(tasks([thread])[thread.slot]) == PARTITIONS for thread in streams.status()
+    )

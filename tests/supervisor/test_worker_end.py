@@ -56,6 +56,18 @@ def test_a_stop_is_not_delayed_and_stays_clean(
         assert ("users-thread" in line) == (what == "thread")
 
 
+def test_the_end_does_not_wait_for_objects(application: MakeApplication, conductor: Conductor, log: LogLines) -> None:
+    """On a busy machine the supervisor would abort a process that still collects garbage."""
+    app = application(1)
+    (one,) = conductor.running(1)
+    one.order("leave running", what="object")
+    one.hear()
+    app.supervisor.shut_down()
+    assert app.ends() == ExitCode.OK
+    assert not log.has("ends by force")
+    assert not log.has("has not ended")
+
+
 @pytest.mark.parametrize("what", LEFT_RUNNING)
 def test_a_module_that_fails_at_import_ends_its_process(
     application: MakeApplication, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
