@@ -9,6 +9,8 @@ from penstock.topology.errors import LockError, ProcessorStateError, StreamsErro
 
 #: How much of the end of RocksDB's log is searched, in bytes.
 LOG_TAIL_BYTES = 64 << 10
+#: The advice about a failed write.
+DISK_FULL = "; is the disk full?"
 
 
 def is_corruption(error: BaseException | None) -> bool:

@@ -34,7 +34,8 @@ from penstock.topology.errors import ProcessorStateError
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, merge
 from .recent_rows import BUFFERED_ROW_OVERHEAD_BYTES, RecentRows, bytes_of_a_row
-from .rocksdb_errors import failed_call, open_error, reports_corruption, unwritten_memtables
+from .rocksdb_errors import DISK_FULL, failed_call, open_error, reports_corruption, unwritten_memtables
+from .rocksdb_limits import WriteLimits
 from .rocksdb_resources import RocksDBConfig, RocksDBResources, process_resources
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,6 @@ SCAN_ROWS, SCAN_BYTES = 64, 64 << 10
 NO_LIMIT = 1 << 62
 #: RocksDB's error for a write that would have to wait, but must not.
 WRITE_STALL = "Write stall"
-DISK_FULL = "; is the disk full?"
 #: The part of uncommitted_max_bytes that may wait for a later commit: 4 MiB, which is written in some 20 ms.
 WAITING_PART = 16
 #: Number of attempts of a flush that leaves entries in memory.
@@ -101,6 +101,9 @@ class RocksDBStore(BytesStore):
         self._offsets_handle = self._db.get_column_family_handle(OFFSETS)
         self._contexts: Rdict | None = self._db.get_column_family(CONTEXTS) if self._has_contexts else None
         self._write_options = write_options()
+        self._limits = WriteLimits(self._db, path, self._resources.config.write_buffer_total_bytes)
+        if not read_only:
+            self._limits.raise_for_debt()
         self._first_check = max(1, resources_rows(self._resources.config))
         self.buffer = RowBuffer(self._reader(), self._check_size, self._first_check, self._refill)
         self._recent: RecentRows | None = RecentRows(self.buffer)
@@ -294,7 +297,7 @@ class RocksDBStore(BytesStore):
     @override
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Raises ProcessorStateError if the disk is full or fails."""
-        self._write(self._uncommitted.items(), changelog_offset, marks)
+        self._write(self._uncommitted.items(), changelog_offset, marks, is_restore=False)
         if self._latest is not None:
             self._keep(self._latest.fit())
         elif self._recent is not None:
@@ -318,14 +321,15 @@ class RocksDBStore(BytesStore):
     @override
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Raises ProcessorStateError if the disk is full or fails."""
-        self._write(dict(rows).items(), next_offset, marks)  # the last record of a key counts
+        self._write(dict(rows).items(), next_offset, marks, is_restore=True)  # the last record of a key counts
         if self._recent is not None:
             self._recent.clear()
             self._keep(0)
         self._forget_uncommitted()
 
-    def _write(self, rows: Collection[RawRow], offset: int | None, marks: Marks) -> None:
+    def _write(self, rows: Collection[RawRow], offset: int | None, marks: Marks, is_restore: bool) -> None:
         """Write a batch; if RocksDB would stall the write (no room in its memtables, or throttling), wait here instead.
+        A restore raises RocksDB's limits before it waits.
 
         A write that waits inside RocksDB holds the GIL. After a background flush has failed for lack of space, it would
         wait forever.
@@ -333,6 +337,7 @@ class RocksDBStore(BytesStore):
         if len(rows) >= SORTED_BATCH_ROWS:
             rows = sorted(rows, key=itemgetter(0))
         pause = ROOM_POLL_SECONDS
+        self._limits.lower_limits()
         while not (batch := self._batch(rows, offset, marks)).is_empty():
             self._cursor = None
             size = batch.size_in_bytes()
@@ -342,6 +347,8 @@ class RocksDBStore(BytesStore):
             except Exception as error:  # rocksdict raises nothing more specific
                 if WRITE_STALL not in str(error):
                     raise failed_call(self.path, "write to", error, DISK_FULL) from error
+            if is_restore and self._limits.raise_limits():
+                continue
             stopped, rate = (self._db.property_int_value(name) for name in (WRITES_STOPPED, DELAYED_WRITE_RATE))
             if stopped:
                 self._wait_for_room()
