@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from rocksdict import Options, UniversalCompactOptions
 from typing_extensions import override
 
 from penstock.statestore.rows.rocksdb_limits import MEMTABLE_BYTES, MEMTABLES, NEW_RUNS, RUNS, options_of
+from penstock.statestore.rows.rocksdb_resources import RocksDBConfig, RocksDBResources
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from tests.waiting import eventually
 
@@ -139,3 +142,45 @@ def test_compactions_run_by_themselves_after_a_restore_until_the_limits_return(t
     eventually(are_lowered, "40 runs are merged")
     assert options_of(store.path, ALL) == before
     store.close()
+
+
+#: Restores batches until it is killed, and prints the offset after each one once the limits are raised.
+RESTORE = """
+import sys
+from pathlib import Path
+from tests.statestore.test_rocksdb_limits import ROWS, opened, row
+
+store = opened(Path(sys.argv[1]))
+offset = store.committed_offset() or 0
+while True:
+    store.restore([row(number) for number in range(offset, offset + ROWS)], offset + ROWS)
+    offset += ROWS
+    if store._limits.are_raised:
+        print(offset, flush=True)
+"""
+ROWS = 500
+
+
+def opened(path: Path) -> RocksDBStore:
+    config = RocksDBConfig(write_buffer_total_bytes=2 << 20, write_buffer_bytes=1 << 18)
+    return RocksDBStore(path, RocksDBResources(config))
+
+
+def row(offset: int) -> tuple[bytes, bytes]:
+    """Return the row of a changelog record; keys repeat after 10,007 records."""
+    return b"%d" % (offset * 7_919 % 10_007), b"%d" % offset * 150
+
+
+def test_a_killed_restore_leaves_rows_and_offset_of_one_moment(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    for lines in (1, 30, 90):
+        with subprocess.Popen([sys.executable, "-c", RESTORE, str(path)], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            for _ in range(lines):
+                assert process.stdout.readline()
+            process.kill()
+        store = opened(path)
+        offset = store.committed_offset()
+        assert offset
+        assert dict(store.scan(None, None)) == dict(map(row, range(offset)))
+        store.close()
