@@ -40,7 +40,14 @@ FOLDERS = {
         "graph",
         "declare run",
     ),
-    "statestore": ("directory rows", "memory_store", "stores", "buffers cache", "metered_stores", "view store_factory"),
+    "statestore": (
+        "directory rows",
+        "checkpoints memory_store",
+        "stores",
+        "buffers cache",
+        "metered_stores",
+        "view store_factory",
+    ),
     "clients": (
         "clock errors log_context protocol served_clock state_machine traffic",
         "retry_log",

@@ -6,6 +6,7 @@
         .locks/<task id>                  held by the process that owns the task
         <task id>/stores/<store>          a RocksDB
         <task id>/custom/<store>          files of a user's own store
+    <task id>/transfers/              files of checkpoints that are being uploaded or loaded
         global/stores/<store>             stores of global tables
 
 All stream threads of an application share these directories, and each is a separate process, so a task's lock is a file
@@ -43,6 +44,8 @@ GLOBAL_DIRECTORY = "global"
 STORES_DIRECTORY = "stores"
 #: The folder of the files of users' own stores.
 CUSTOM_DIRECTORY = "custom"
+#: The folder of files on their way to and from object storage (penstock.checkpoint.uri).
+TRANSFERS_DIRECTORY = "transfers"
 
 
 class StateDirectory:

@@ -30,13 +30,18 @@ class StandbyTask(Task):
         super().__init__(task_id, input_partitions, topology, environment, output)
 
     def initialize_state_stores(self) -> bool:
-        """Open the stores. Returns True, because a standby task is running as soon as its stores are open."""
+        """Open the stores. Returns True, because a standby task is running as soon as its stores are open.
+
+        Raises LoadingError while a checkpoint is being loaded.
+        """
+        self._load_checkpoint()
         self._open_stores(None)
         return True
 
     def initialize_topology(self) -> None:
         """Change to RUNNING; a standby task has no topology to run."""
         self._transition_to(TaskState.RUNNING)
+        self.environment.checkpoints.proved(self.task_id)
 
     def suspend(self) -> None:
         """Change to SUSPENDED."""

@@ -103,6 +103,7 @@ class StreamTask(Task):
         self._committed: dict[TopicPartition, int] = {}
         #: The next offsets of the commit in progress; the position of each store's committed rows.
         self._committing_offsets: Mapping[TopicPartition, int] = {}
+        self._prepared: Mapping[TopicPartition, OffsetAndMetadata] = {}
         self._stored: dict[str, Position] = {}
         self._changelog_ids: Mapping[str, bytes] = {}
         self._dropped_reasons: set[tuple[str, str]] = set()
@@ -124,7 +125,9 @@ class StreamTask(Task):
         With exactly-once, waits until no transaction with offsets of the input is open: records of a former owner must
         be committed or aborted before the ends of the changelogs are requested. Raises LostOffsetsError if the topics
         are others than at the last commit, before the state on disk is compared with its changelog.
+        Raises LoadingError while a checkpoint is being loaded.
         """
+        self._load_checkpoint()
         ids = self.environment.topic_ids() if self.topology.stores else {}
         if self._clients.producer.transactional or ids:
             self._check_topics(self._clients.committed(self.input_partitions), ids)
@@ -179,6 +182,7 @@ class StreamTask(Task):
             if isinstance(store, CachingStore):
                 store.follower = samples.of_changes
         self._transition_to(TaskState.RUNNING)
+        self.environment.checkpoints.started(self.task_id)
         self.log.info("Restored and ready to run")
 
     def _count_enforced(self) -> None:
@@ -483,7 +487,7 @@ class StreamTask(Task):
         self._committing = self._work, self._commit_requests
         offsets = self._committing_offsets = self._next_offsets()
         metadata = self.processor_metadata | self._topic_marks(offsets)
-        return {
+        prepared = self._prepared = {
             partition: OffsetAndMetadata(
                 offset,
                 TopicPartitionMetadata(self._partition_time(partition), metadata).encode(),
@@ -491,6 +495,7 @@ class StreamTask(Task):
             )
             for partition, offset in offsets.items()
         }
+        return dict(prepared)
 
     def _flush(self, compiled: CompiledTopology) -> None:
         """Forward the records that wait for functions, and the changes in the stores' caches."""
@@ -511,6 +516,13 @@ class StreamTask(Task):
         """Write the stores to disk, with the known offsets of their changelogs."""
         written = self.state_manager.commit(changelog_offsets, self.environment.time.now_ms)
         self._stored |= dict.fromkeys(written, Position.before(self._committing_offsets))
+        checkpoints = self.environment.checkpoints
+        if checkpoints.is_due(self.task_id):
+            stores = self._restorable_stores
+            if stores and changelog_offsets.keys() >= set(stores.values()):
+                checkpoints.take(
+                    self._restorable(), self.state_manager.stores, self._prepared, self.environment.topic_ids()
+                )
 
     def post_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Note that these offsets are committed, with all work done before prepare_commit()."""

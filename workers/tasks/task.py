@@ -21,6 +21,7 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.async_calls import AsyncCalls
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.context.task_output import TaskOutput
+from penstock.topology.errors import TaskCorruptedError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.query.isolation_level import IsolationLevel
 from penstock.topology.query.position import Position
@@ -33,6 +34,7 @@ from ..metrics.rocksdb_rates import RocksDBRates
 from ..metrics.sensors import ThreadMetrics
 from ..metrics.spans import Spans
 from ..metrics.task_metrics import TaskMetrics
+from .checkpoints import Checkpoints, Restorable, on_disk
 from .idle_inputs import TopicTimes
 from .processor_state_manager import ProcessorStateManager, RecycledStores
 from .task_state import TASK_TRANSITIONS, TaskState
@@ -55,7 +57,7 @@ class TaskEnvironment:
     open_rows: opens the rows of a store, by default in RocksDB; the simulation passes a simulated disk. background:
     persists stores outside the stream thread. streams_metrics: metrics added by processors. async_calls: runs users'
     async functions. topic_times: asks the brokers for the ends of topics. topic_ids: of the topics of this application,
-    as of the last assignment.
+    as of the last assignment. checkpoints: of stores, in object storage.
     """
 
     config: StreamsConfig
@@ -72,6 +74,7 @@ class TaskEnvironment:
     async_calls: AsyncCalls
     topic_times: TopicTimes
     topic_ids: Callable[[], Mapping[str, bytes]]
+    checkpoints: Checkpoints
     open_rows: OpenRows | None = None
     spans: Spans = field(default_factory=Spans)
 
@@ -109,6 +112,8 @@ class Task(TaskContext, ABC):
         self.metrics = TaskMetrics(environment.metrics, topology, environment.topics.full, self.tallies)
         #: None without statistics.
         self.rocksdb_rates = None if self.tallies is None else RocksDBRates(environment.metrics)
+        #: The changelog offsets of stores that were loaded from a checkpoint, until they are open.
+        self._loaded_offsets: dict[str, int] = {}
         self._states = StateMachine(TaskState.CREATED, TASK_TRANSITIONS, self.log, level=logging.DEBUG)
 
     @property
@@ -134,12 +139,38 @@ class Task(TaskContext, ABC):
         cannot be used.
         """
 
+    def _load_checkpoint(self) -> None:
+        """Load a checkpoint if this task has no state on disk; raises LoadingError until it has ended."""
+        if self.environment.checkpoints.enabled and not self.state_manager.has_adopted and self._restorable_stores:
+            self._loaded_offsets |= self.environment.checkpoints.load(self._restorable())
+
+    @property
+    def _restorable_stores(self) -> Mapping[str, TopicPartition]:
+        return on_disk(self.topology.stores, self.state_manager.changelogs)
+
+    def _restorable(self) -> Restorable:
+        return Restorable(self.task_id, self.state_manager.directory(), self._restorable_stores)
+
+    def _check_loaded(self) -> None:
+        """Raise TaskCorruptedError if a loaded store is not as of the offset of its checkpoint."""
+        loaded, self._loaded_offsets = self._loaded_offsets, {}
+        for name, offset in loaded.items():
+            found = self.state_manager.stores[name].committed_offset()
+            if found != offset:
+                self.state_manager.close()
+                raise TaskCorruptedError(
+                    f"The store {name} of a checkpoint of task {self.task_id} is at the changelog offset {found}, its "
+                    f"manifest says {offset}",
+                    [self.task_id],
+                )
+
     def _open_stores(self, cache: ThreadCache | None) -> None:
         self.state_manager.open(
             lambda builder, directory, recycled: build_store(
                 builder, self, directory, cache, recycled, self.environment.open_rows
             )
         )
+        self._check_loaded()
         self.environment.changelogs.register(self)
         self._transition_to(TaskState.RESTORING)
         self.log.info("Initialized")
@@ -184,6 +215,7 @@ class Task(TaskContext, ABC):
             self.log.trace("Skip closing since state is %s", self.state.name)
             return
         restoring = self.state is TaskState.RESTORING
+        self.environment.checkpoints.stop(self.task_id)
         if self.state is not TaskState.SUSPENDED:
             self._attempt(clean, "suspend", self.suspend)
         self._attempt(clean, "changelog reader unregistration", lambda: self.environment.changelogs.unregister(self))
@@ -202,6 +234,7 @@ class Task(TaskContext, ABC):
         Uncommitted updates are dropped when the successor opens them. Kafka Streams: Task.recycleStateAndConvert.
         """
         self.environment.changelogs.unregister(self, promoted=True)
+        self.environment.checkpoints.stop(self.task_id)
         recycled = self.state_manager.recycle()
         self._transition_to(TaskState.CLOSED)
         self.environment.metrics.task_closed.record(1, self.environment.time.now_ms)

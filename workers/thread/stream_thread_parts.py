@@ -104,6 +104,7 @@ def create_parts(
             health,
             context.metrics,
             tasks.async_calls,
+            tasks.checkpoints,
             context.log,
         ),
         answers,
@@ -119,6 +120,7 @@ def create_parts(
         StallResponse(clients.stall_watchdog(tasks.consumer), tasks.manager, context.metrics, control, context.log),
         {
             "offsets reader": clients.offsets_reader.close,
+            "checkpoints": tasks.checkpoints.close,
             "admin client": clients.admin.close,
             "state directory": tasks.state_directory.close,
             "background": resources.background.shutdown,

@@ -25,6 +25,7 @@ from ..metrics.loop_time import LoopTime
 from ..metrics.sensors import MetricGroup, ThreadMetrics
 from ..metrics.task_metrics import DEAD_LETTER_GROUP
 from ..restore.store_changelog_reader import StoreChangelogReader
+from ..tasks.checkpoints import Checkpoints
 from ..tasks.partition_consumer import PartitionConsumer
 from ..tasks.record_collector import PRODUCER_NODE
 from ..tasks.stream_task import StreamTask
@@ -53,6 +54,7 @@ class StatusReporter:
     clients: ClientHealth
     metrics: ThreadMetrics
     async_calls: AsyncCalls
+    checkpoints: Checkpoints
     log: PrefixedLogger
 
     def __post_init__(self, config: StreamsConfig) -> None:
@@ -98,6 +100,7 @@ class StatusReporter:
         for what in (self.waiting_for, self.async_calls.opening()):
             if what:
                 yield f"waiting for {what}"
+        yield from self.checkpoints.waits()
 
     def status(self, now_ms: int) -> Status:
         """Return the current status of the thread."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.clients.group.membership import GroupMembership
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.statestore.store_factory import OpenRows
+from penstock.topology.graph.topology_facts import facts_of
 from penstock.topology.records import TaskId, TopicPartition
 
 from ..group.source_topics import BuiltTopologies
@@ -22,6 +26,7 @@ from ..tasks.asked_together import AskedTogether
 from ..tasks.assigned_streams_tasks import AssignedStreamsTasks
 from ..tasks.assigned_tasks import AssignedTasks
 from ..tasks.changelog_bounds import ChangelogBounds
+from ..tasks.checkpoints import Checkpoints, CheckpointSettings
 from ..tasks.committer import Committer
 from ..tasks.global_state import GlobalState, GlobalTask, NoGlobalState
 from ..tasks.idle_inputs import AdminTopicTimes
@@ -93,6 +98,7 @@ class ThreadTasks:
         )
         loop_name = f"{context.spec.client_id}-EventLoop-{context.spec.slot}"
         self.async_calls = resources.make_async_calls(loop_name, self.consumer.wake)
+        self.checkpoints = self._checkpoints()
         self.manager = self._manager(self._environment(topic_ids))
         self.invalid_positions = InvalidPositions(
             self.consumer, self._offset_reset, self._timeouts, self._task_of, context.log
@@ -148,8 +154,30 @@ class ThreadTasks:
             self.async_calls,
             AdminTopicTimes(self._clients.admin, self.producer.partition_count, context.committed_only),
             topic_ids,
+            self.checkpoints,
             self._resources.open_rows,
             context.spans,
+        )
+
+    def _checkpoints(self) -> Checkpoints:
+        context, config = self._context, self._context.config
+        uri = config["penstock.checkpoint.uri"]
+        facts: Mapping[str, Any] = facts_of(context.topology, config) if uri else {}
+        settings = CheckpointSettings(
+            uri,
+            config["penstock.checkpoint.interval.ms"],
+            config["penstock.checkpoint.keep"],
+            context.application_id,
+            facts,
+            hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest(),
+            context.committed_only,
+        )
+        return Checkpoints(
+            settings,
+            self._clients.admin,
+            context.clock,
+            lambda: self._membership.group_metadata().generation,
+            context.logger("checkpoints"),
         )
 
     def _manager(self, environment: TaskEnvironment) -> TaskManager:

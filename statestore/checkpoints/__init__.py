@@ -1,0 +1,1 @@
+"""Checkpoints of the stores of tasks in object storage."""
