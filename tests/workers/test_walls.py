@@ -6,6 +6,7 @@ For the supervisor's see test_http_with_broker.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from penstock.supervisor.http.prometheus import metric_name
 from penstock.supervisor.queries.metric import CLIENT_GROUP, DISK_GROUP, PROCESS_GROUP
@@ -13,6 +14,7 @@ from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import CommandResult, Measure
 from tests.direct_kafka import DirectKafka
+from tests.waiting import eventually
 from tests.walls import shown_metrics
 from tests.workers.counting import IN, OUT, counting, feed
 from tests.workers.thread_stage import Application
@@ -28,15 +30,17 @@ def failing_and_counting() -> object:
     return builder.build()
 
 
-def test_the_named_metrics_exist(cluster: DirectKafka, application: Callable[..., Application]) -> None:
+def test_the_named_metrics_exist(cluster: DirectKafka, application: Callable[..., Application], tmp_path: Path) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(LETTERS, 1)
     settings = {
         "processing_exception_handler": "log_and_continue",
         "errors_dead_letter_queue_topic_name": LETTERS,
         "processing_guarantee": "exactly_once_v2",
+        "penstock_checkpoint_uri": f"file://{tmp_path}/bucket",
     }
-    thread = application(failing_and_counting(), **settings).thread().until_running()
+    thread = application(failing_and_counting(), **settings).thread()
+    eventually(lambda: bool(thread.step().state.name == "RUNNING"), "the thread runs")
     feed(cluster, "abc")
     thread.step(3)
     thread.control.commands.append(Measure(7))

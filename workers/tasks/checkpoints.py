@@ -436,6 +436,26 @@ class Checkpoints:
             for task_id, of in sorted(self._loads.items())
         )
 
+    def values(self, task_id: TaskId) -> dict[str, float]:
+        """Return the metrics of a task, without those of uploads if it does not run here as an active one."""
+        found = self.figures.get(task_id)
+        if found is None:
+            return {}
+        loads = {"loaded-bytes": float(found.loaded_bytes), "load-seconds": found.load_ms / 1000}
+        if task_id not in self._next_ms:
+            return loads
+        age_ms = self._clock.monotonic_ms() - found.last_ms
+        return {
+            **loads,
+            "age-seconds": age_ms / 1000,
+            "intervals-missed": float(age_ms // self.settings.interval_ms),
+            "bytes": float(found.total_bytes),
+            "uploaded-bytes-total": float(found.sent_bytes),
+            "upload-seconds": found.upload_ms / 1000,
+            "uploads-total": float(found.uploads),
+            "failed-uploads-total": float(found.failures),
+        }
+
     # -- ends
 
     def stop(self, task_id: TaskId) -> None:

@@ -38,6 +38,7 @@ THREAD_GROUP = "stream-thread-metrics"
 UPDATER_GROUP = "stream-state-updater-metrics"
 #: Penstock's own.
 TRANSACTION_GROUP = "penstock-transaction-metrics"
+CHECKPOINT_GROUP = "penstock-checkpoint-metrics"
 
 
 @dataclass(eq=False)
@@ -215,6 +216,9 @@ class Measurement:
                 for function in task.run.functions:
                     yield function.group(tags, now_ms)
         yield from task.metrics.groups(tags, isinstance(task, StreamTask), gauges, now_ms)
+        checkpoints = task.environment.checkpoints
+        if checkpoints.enabled and (figures := checkpoints.values(task.task_id)):
+            yield MetricGroup(CHECKPOINT_GROUP, tags, figures)
         restored = self.changelog_reader.restored(task)
         for store in stores:
             values = {**store_metrics(store), **rocksdb_metrics(store)}
