@@ -19,11 +19,12 @@ cdef class Cell:
 
 
 cdef class KeyIndex:
-    cdef public dict by_key
-    cdef public Py_ssize_t added
+    cdef dict by_key
+    cdef Py_ssize_t added
 
-    cpdef bint is_outdated(self, Py_ssize_t cached)
-    cpdef int add(self, tuple key) except -1
+    cdef list keys_of(self, record_key, dict entries)
+    cdef int add(self, key) except -1
+    cdef int insert(self, tuple key) except -1
 
 
 cdef class CellTable:
@@ -32,7 +33,7 @@ cdef class CellTable:
     cdef long long last_stamp
     cdef StoredEntries stored
     cdef object deleting, read_held, row_type
-    cdef readonly KeyIndex index
+    cdef KeyIndex index
     cdef public Py_ssize_t check_at
 
     cpdef object read(self, key)

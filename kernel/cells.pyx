@@ -145,14 +145,29 @@ cdef void lowest_first(Stamped *cells, Py_ssize_t size, Py_ssize_t most) noexcep
 
 @cython.final
 cdef class KeyIndex:
-    """The cache keys by record key, in order; None until a fetch needs them. added: how many since it was built."""
+    """The keys of a cache of window or session rows by record key, in order; None until a fetch needs them.
 
-    cpdef bint is_outdated(self, Py_ssize_t cached):
-        """Return whether half of the keys may be evicted; cached: the number of cached keys."""
-        return self.added > 1000 + cached
+    Cache keys are tuples of the record key and the row's times, so that the keys of one record key sort by time. added:
+    how many since it was built.
+    """
 
-    cpdef int add(self, tuple key) except -1:
-        """Add a cache key; the index must be built. A key that was evicted may still be listed."""
+    cdef list keys_of(self, record_key, dict entries):
+        """Return the cache keys of a record key, by time; some may have been evicted. entries: those of the cache."""
+        cdef dict by_key
+        if self.by_key is None or self.added > 1000 + len(entries):  # half of the keys may be evicted
+            by_key = {}
+            for key in entries:
+                by_key.setdefault((<tuple?>key)[0], []).append(key)
+            for keys in by_key.values():
+                (<list>keys).sort()
+            self.by_key, self.added = by_key, 0
+        return self.by_key.get(record_key) or []
+
+    cdef int add(self, key) except -1:
+        """Add a new cache key, if the index is built."""
+        return 0 if self.by_key is None else self.insert(key)
+
+    cdef int insert(self, tuple key) except -1:
         cdef PyObject *found = PyDict_GetItemWithError(self.by_key, key[0])
         cdef list keys
         cdef Py_ssize_t at
@@ -236,8 +251,7 @@ cdef class CellTable:
         if found is NULL:
             cell = new_cell(key, held)
             self.entries[key] = cell
-            if self.index.by_key is not None:
-                self.index.add(key)
+            self.index.add(key)
         else:
             cell = <Cell?>found
             cell.row = held
@@ -256,6 +270,35 @@ cdef class CellTable:
         cell.message = message
         return 0
 
+    def add_clean(self, key, held):
+        """Add an entry of the store below, and return its cell; as NamedCache.add_clean."""
+        cdef Cell cell = new_cell(key, held)
+        self.entries[key] = cell
+        self.index.add(key)
+        return cell
+
+    def clear(self):
+        """Drop all entries, including dirty ones."""
+        self.entries.clear()
+        self.dirty.clear()
+        self.index = KeyIndex()
+        self.check_at = 1
+
+    def cached(self, bytes record_key not None, int64_t time_from, int64_t time_to):
+        """Return the cached entries of a record key from a time up to another one, by cache key."""
+        cdef list keys = self.index.keys_of(record_key, self.entries)
+        cdef dict found = {}
+        cdef PyObject *cell
+        cdef Py_ssize_t i
+        for i in range(first_from(keys, time_from), len(keys)):
+            key = <tuple>keys[i]
+            if <int64_t>key[1] > time_to:
+                break
+            cell = PyDict_GetItemWithError(self.entries, key)
+            if cell is not NULL:  # it was not evicted
+                found[key] = (<Cell?>cell).value()
+        return found
+
     def sessions(self, windowed, key, bytes record_key not None, int64_t earliest_end, int64_t latest_start):
         """Return the result of CachingSessionStore.find_sessions as a list, None if some rows may be on disk."""
         cdef list found = self.key_values(record_key, earliest_end, INT64_MAX)
@@ -270,17 +313,15 @@ cdef class CellTable:
         cdef StoredEntries stored = self.stored
         if stored is None or self.deleting or time_from < stored.segments.visible_from:
             return None
-        if self.index.by_key is None or self.index.is_outdated(len(self.entries)):
+        if not stored.latest.knows(time_from):
             return None
-        cdef list keys = self.index.by_key.get(record_key, ()) or [], found = []
+        cdef list keys = self.index.keys_of(record_key, self.entries), found = []
         cdef PyObject *cell
         cdef tuple key
         cdef Py_ssize_t i, count = len(keys)
         cdef int j = 0, rows_count = 0
         cdef int64_t time = 0, second = 0
         cdef int order
-        if not stored.latest.knows(time_from):
-            return None
         cdef TimedRows rows = stored.latest.rows_of(record_key)
         if rows is not None:
             j, rows_count = rows.place(time_from, INT64_MIN), rows.count
@@ -320,7 +361,7 @@ cdef class CellTable:
         """Return a new cell for a key as CachingStore's load does, None if the caller must call load."""
         cdef Cell cell
         cdef StoredEntries stored = self.stored
-        if stored is None or self.deleting or self.index.by_key is not None:
+        if stored is None or self.deleting:
             return None
         cell = new_cell(key, None)
         if stored.segments is None or not self.is_later(key):
@@ -330,6 +371,7 @@ cdef class CellTable:
                 if not cell.is_count:
                     cell.row = stored.held(row)
         self.entries[key] = cell
+        self.index.add(key)
         return cell
 
     cdef bint is_later(self, object key) except -1:

@@ -135,7 +135,6 @@ class CachedSessions:
         key_serde: object,
         encode_key: Callable[[Any], bytes] | None,
         grown: Callable[[], None],
-        taken_in: set[Any],
         counts: bool,
     ) -> None: ...
 

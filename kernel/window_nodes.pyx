@@ -551,15 +551,15 @@ cdef class Suppress(ChangeNode):
 
 @cython.final
 cdef class CachedSessions:
-    """The sessions of a cached store, by (record key, end, start). taken_in: see CachedRows of statestore/cache."""
+    """The sessions of a cached store, by (record key, end, start)."""
 
     cdef CellUpdates updates
-    cdef object key_serde, encode_key, grown, taken_in
+    cdef object key_serde, encode_key, grown
     cdef bint counts
 
-    def __init__(self, CellUpdates updates not None, key_serde, encode_key, grown, taken_in, bint counts):
+    def __init__(self, CellUpdates updates not None, key_serde, encode_key, grown, bint counts):
         self.updates, self.key_serde, self.encode_key = updates, key_serde, encode_key
-        self.grown, self.taken_in, self.counts = grown, taken_in, counts
+        self.grown, self.counts = grown, counts
 
     cdef list find(self, bytes row_key, int64_t earliest_end):
         """Return (end, start, aggregate) of a key's sessions; None if some may be on disk."""
@@ -568,8 +568,6 @@ cdef class CachedSessions:
     cdef int put(self, RecordContext task, bytes row_key, end, start, aggregate) except -1:
         """Put an aggregate, None to delete the session."""
         key = (row_key, end, start)
-        if self.taken_in:
-            self.taken_in.discard(key)
         if self.updates.table.put(key, self.updates.held(aggregate), task.timestamp, task.headers, task.message):
             self.grown()
         return 0

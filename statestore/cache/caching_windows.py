@@ -7,7 +7,7 @@ hides nothing: a row that the store below hides as expired is still visible whil
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, cast
 
@@ -17,16 +17,18 @@ from penstock.kernel.cells import Cell
 from penstock.topology.context.store_interfaces import STAMP, VALUE, CacheKeys, Cells, StoreBuilder
 from penstock.topology.context.store_types import Rows
 from penstock.topology.context.task_context import TaskContext
-from penstock.topology.records import Message, Windowed
+from penstock.topology.records import Windowed
 
 from ..rows.bytes_store import BytesStore, RawRow, Row, merge
 from ..stores.segmented_stores import PAIR, WINDOW_KEY_SCHEMA, TaskSessionStore, TaskWindowStore
 from ..stores.segments import NOTHING_OBSERVED, Segments, TimedRow
 from ..stores.state_store import LONG, LONG_MAX, Bounds
 from ..stores.values import converted
-from .cached_rows import CachedRows, CacheKey
 from .caching_store import CachingStore
-from .thread_cache import Changed, ThreadCache
+from .thread_cache import ThreadCache
+
+#: The cache key of a row: (key, window start) or (key, session end, session start).
+CacheKey = tuple[Any, ...]
 
 _new = tuple.__new__
 _pack_start = WINDOW_KEY_SCHEMA.suffix.pack
@@ -39,7 +41,6 @@ class CachingSegments(CachingStore):
 
     def __init__(self, cache: ThreadCache) -> None:
         super().__init__(cache)
-        self._cached = CachedRows(self._cache, self._deleting)
         self._compile(self.segments)
 
     def _overlay(self, stored: Iterator[Row], wanted: Callable[[Any], bool], reverse: bool) -> Iterator[Row]:
@@ -69,15 +70,10 @@ class CachingSegments(CachingStore):
             ((key, None) for key in self._deleting),
             ((key, cell[VALUE]) for key, cell in self._cache.entries.items() if cell[STAMP] or cell[VALUE] is not None),
         )
-        hidden, visible_from = self._cached.hidden, self.segments.visible_from
         for key, held in entries:
-            if wanted(key) and (key[1] >= visible_from or not hidden(key)):
+            if wanted(key):
                 log_key = self._log_key(key)
                 yield LONG.pack(time_of(log_key) // interval) + log_key, to_row(held)
-
-    def _read_rows(self, low: CacheKey) -> list[tuple[CacheKey, Any]]:
-        """Return the entries of low's record key, from low on, in the store below."""
-        return self._entries(low[0], self.segments.fetch(low[0], low[1], LONG_MAX))
 
     @abstractmethod
     def _entries(self, record_key: Any, rows: list[TimedRow]) -> list[tuple[CacheKey, Any]]:
@@ -89,8 +85,7 @@ class CachingSegments(CachingStore):
 
     def _cell_loader(self) -> Callable[[CacheKey], Cell]:
         """Return the function that loads an entry from the rows into the cache, for the kernel's nodes."""
-        segments, deleting, read = self.segments, self._deleting, self._read_entry
-        note, add_clean = self._cached.put, self._cache.add_clean
+        segments, deleting, read, add_clean = self.segments, self._deleting, self._read_entry, self._cache.add_clean
 
         def load(key: CacheKey) -> Cell:
             # Most rows are new when they are first read: no row that late was ever written, so the search is skipped.
@@ -98,64 +93,22 @@ class CachingSegments(CachingStore):
                 held = None
             else:
                 held = read(key)
-            note(key)
             return add_clean(key, held)
 
         return load
 
-    def _key_values(self, low: CacheKey, high: CacheKey | None) -> list[tuple[Any, ...]]:
-        """Return the rows of a record key with low <= cache key < high: the times of each, and its value.
+    def _key_values(self, record_key: bytes, time_from: int, time_to: int) -> list[tuple[Any, ...]]:
+        """Return the rows of a record key with these times: the times of each, and its value, which is the caller's."""
+        found = self._cache.table.key_values(record_key, time_from, time_to)
+        return self._read_key_values(record_key, time_from, time_to) if found is None else found
 
-        The values are the caller's own. low and high have no second number.
-        """
-        last = LONG_MAX if high is None else high[1] - 1
-        found = self._cache.table.key_values(low[0], low[1], last)
-        return self._read_key_values(low, high) if found is None else found
-
-    def _read_key_values(self, low: CacheKey, high: CacheKey | None) -> list[tuple[Any, ...]]:
+    def _read_key_values(self, record_key: bytes, time_from: int, time_to: int) -> list[tuple[Any, ...]]:
         """The same, with rows that may be on disk."""
-        visible = low if low[1] >= self.segments.visible_from else (low[0], self.segments.visible_from)
-        latest = self.segments.fetch_latest(low[0], visible[1], LONG_MAX)
-        if latest is None:
-            below = [] if self._cached.take_in(visible, self._read_rows) else self._read_rows(visible)
-        else:
-            below = self._entries(low[0], latest) if latest else []
-        cached = self._cached.find(low, high)
-        if not cached and not below:
-            return []
-        if visible is not low:
-            cached = [key for key in cached if key >= visible or not self._cached.hidden(key)]
-        entries, read = self._cache.entries, self.values.read
-        rows = [(key, entries[key][VALUE]) for key in cached]
-        if below:
-            known = set(cached) | self._deleting
-            rows += [row for row in below if row[0] not in known and (high is None or row[0] < high)]
-            rows.sort(key=lambda row: row[0])
-        return [(*key[1:], read(held)) for key, held in rows if held is not None]
-
-    @property
-    def taken_in(self) -> set[CacheKey]:
-        """The cached rows that were loaded, and not put since."""
-        return self._cached.taken_in
-
-    def _send(self, changes: Sequence[Changed]) -> None:
-        self._cached.sent(changes)
-        super()._send(changes)
-
-    @override
-    def rollback(self) -> None:
-        self._cached.clear()
-        super().rollback()
-
-    @override
-    def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
-        self._cached.clear()
-        super().restore(messages, next_offset)
-
-    @override
-    def close(self) -> None:
-        self._cached.clear()
-        super().close()
+        stored = self._entries(record_key, self.segments.fetch(record_key, time_from, time_to))
+        rows = {key: held for key, held in stored if key not in self._deleting}
+        rows |= self._cache.table.cached(record_key, time_from, time_to)
+        read = self.values.read
+        return [(*key[1:], read(rows[key])) for key in sorted(rows) if rows[key] is not None]
 
 
 class CachingWindowStore(CachingSegments, TaskWindowStore):
@@ -168,17 +121,11 @@ class CachingWindowStore(CachingSegments, TaskWindowStore):
 
     @override
     def fetch(self, key: object, time: int) -> Any:
-        return self._fetch(self._get, key, time)
+        return self._get((self._encode_key(key), time))
 
     @override
     def fetch_forwarded(self, key: object, time: int) -> object:
-        return self._fetch(self._get_forwarded, key, time)
-
-    def _fetch(self, get: Callable[[Any], object], key: object, time: int) -> object:
-        cache_key = (self._encode_key(key), time)
-        if time < self.segments.visible_from and self._cached.hidden(cache_key):
-            return None
-        return get(cache_key)
+        return self._get_forwarded((self._encode_key(key), time))
 
     @override
     def put(self, key: object, value: object, window_start: int) -> None:
@@ -188,8 +135,6 @@ class CachingWindowStore(CachingSegments, TaskWindowStore):
     @override
     def put_held(self, key: object, held: object, window_start: int) -> None:
         cache_key = (self._encode_key(key), window_start)
-        if self._cached.taken_in:
-            self._cached.taken_in.discard(cache_key)
         self._put(cache_key, held)
 
     def _log_key(self, key: CacheKey) -> bytes:
@@ -210,7 +155,7 @@ class CachingWindowStore(CachingSegments, TaskWindowStore):
     @override
     def fetch_range(self, key: object, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
         record_key = self.serdes.encode_key(key)
-        return Rows(self._key_values((record_key, time_from), (record_key, time_to + 1)))
+        return Rows(self._key_values(record_key, time_from, time_to))
 
     def _bounded(self, bounds: Bounds, time_from: int, time_to: int) -> Iterator[Row]:
         return self._with_cached(super()._bounded(bounds, time_from, time_to), bounds, time_from, time_to)
@@ -233,23 +178,15 @@ class CachingSessionStore(CachingSegments, TaskSessionStore):
     def put_held(self, session: Windowed, held: object) -> None:
         key, start, end = session
         cache_key = (self._encode_key(key), end, start)
-        if self._cached.taken_in:
-            self._cached.taken_in.discard(cache_key)
         self._put(cache_key, held)
 
     @override
     def fetch_session(self, key: object, start: int, end: int) -> Any:
-        return self._fetch(self._get, key, start, end)
+        return self._get((self.serdes.encode_key(key), end, start))
 
     @override
     def fetch_session_forwarded(self, key: object, start: int, end: int) -> object:
-        return self._fetch(self._get_forwarded, key, start, end)
-
-    def _fetch(self, get: Callable[[Any], object], key: object, start: int, end: int) -> object:
-        cache_key = (self.serdes.encode_key(key), end, start)
-        if end < self.segments.visible_from and self._cached.hidden(cache_key):
-            return None
-        return get(cache_key)
+        return self._get_forwarded((self.serdes.encode_key(key), end, start))
 
     def _log_key(self, key: CacheKey) -> bytes:
         return cast("bytes", key[0]) + PAIR.pack(key[1], key[2])
@@ -271,7 +208,7 @@ class CachingSessionStore(CachingSegments, TaskSessionStore):
         found = self._cache.table.sessions(Windowed, key, record_key, earliest_end, latest_start)
         if found is not None:
             return Rows(found)
-        rows = self._read_key_values((record_key, earliest_end), None)
+        rows = self._read_key_values(record_key, earliest_end, LONG_MAX)
         return Rows([(_new(Windowed, (key, start, end)), value) for end, start, value in rows if start <= latest_start])
 
     def _bounded(self, bounds: Bounds, time_from: int, time_to: int) -> Iterator[Row]:

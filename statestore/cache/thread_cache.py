@@ -50,7 +50,6 @@ class NamedCache:
         "dirty",
         "entries",
         "entry_bytes",
-        "evictions",
         "name",
         "table",
     )
@@ -66,7 +65,6 @@ class NamedCache:
         self.entries: dict[Any, Cell] = {}
         self.dirty: list[Cell] = []
         self.table = CellTable(self.entries, self.dirty)
-        self.evictions = 0  # number of evictions
         self.entry_bytes = float(ENTRY_OVERHEAD_BYTES)
         self._owner = owner
         self._flush = flush
@@ -83,8 +81,7 @@ class NamedCache:
 
     def add_clean(self, key: object, value: object) -> Cell:
         """Add an entry of the store below (None: no entry), and return its cell; call grown() when it is in use."""
-        cell = self.entries[key] = Cell(value, 0, 0, None, None, False, key)
-        return cell
+        return self.table.add_clean(key, value)
 
     def check_at(self, count: int) -> None:
         """Set the number of entries from which on a new one may require an eviction."""
@@ -117,7 +114,6 @@ class NamedCache:
         Kafka Streams then flushes all dirty entries. Flushing only the longest unchanged ones gives the others time to
         change again, which halves the writes of a cache that is slightly too small.
         """
-        self.evictions += 1
         left = self.evict_clean(wanted)
         while left and self.dirty:
             self._flush(self.take_dirty(max(left, len(self.dirty) // FLUSH_SHARE)))
@@ -132,9 +128,7 @@ class NamedCache:
 
     def clear(self) -> None:
         """Drop all entries, including dirty ones."""
-        self.entries.clear()
-        self.dirty.clear()
-        self.check_at(1)
+        self.table.clear()
 
     def close(self) -> None:
         """Drop all entries and release their memory."""

@@ -83,7 +83,7 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
         rows = cached_rows(node, cells)
         only_counts = counts(self.initializer, self.aggregator) and self.session_merger is count_merger
         is_count = only_counts and cells.native is int
-        return CachedSessions(rows.updates, cells.key_serde, cells.encode_key, cells.grown, store.taken_in, is_count)
+        return CachedSessions(rows.updates, cells.key_serde, cells.encode_key, cells.grown, is_count)
 
     def _compile_update(self, node: NodeContext) -> Any:
         """Return replace(session, value, aggregate, merged, timestamp, headers) for a store without a cache."""
