@@ -14,11 +14,14 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import uuid
 import zipfile
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,10 +82,13 @@ PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One variant. progress: of the micro-batches after the first; rss_bytes: the maximum over all processes."""
+    """One variant. progress: of the micro-batches after the first; rss_bytes: the maximum over all processes;
+    cpu_seconds: of these micro-batches, by Python and by Java.
+    """
 
     progress: Sequence[Mapping[str, Any]]
     rss_bytes: int
+    cpu_seconds: tuple[float, float]
     checkpoint_bytes: int
 
     @property
@@ -164,15 +170,28 @@ class JavaCount:
         return JavaFrame(spark._jvm.SparkCount.count(frame.selectExpr(f"{key} AS key")._jdf, padding), spark)
 
 
-class Memory:
-    """Follows the memory of this process's children, Spark's Java and its Python workers, in a thread."""
+def child_processes() -> frozenset[int]:
+    """Return the ids of this process's children, grandchildren and so on."""
+    return frozenset(process.pid for process in psutil.Process().children(recursive=True))
 
-    def __init__(self) -> None:
-        self.highest = 0
+
+class Processes:
+    """Follows the memory and the CPU time of Spark's Java and of its Python workers, in a thread.
+
+    before: processes that were there before Spark. Between two looks, a worker may use CPU time and end: that is not
+    seen.
+    """
+
+    def __init__(self, before: frozenset[int]) -> None:
+        self.highest_rss = 0
+        self._before = before
+        self._cpu_seconds: dict[tuple[bool, int], float] = {}  # by whether it is Java, and process
+        #: Seconds since the epoch, CPU seconds until then of Python and Java.
+        self._looks: list[tuple[float, float, float]] = []
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="memory")
+        self._thread = threading.Thread(target=self._follow, name="processes")
 
-    def __enter__(self) -> Memory:
+    def __enter__(self) -> Processes:
         self._thread.start()
         return self
 
@@ -180,18 +199,31 @@ class Memory:
         self._stop.set()
         self._thread.join()
 
+    def cpu_seconds(self, start: float, end: float) -> tuple[float, float]:
+        """Return the CPU time of Python and Java between two times, in seconds since the epoch."""
+        times = [time for time, *_ in self._looks]
+        first, last = (self._looks[min(bisect_left(times, time), len(times) - 1)] for time in (start, end))
+        return last[1] - first[1], last[2] - first[2]
+
     def _follow(self) -> None:
         while not self._stop.wait(LOOK_SECONDS):
             rss = 0
             for process in psutil.Process().children(recursive=True):
                 with suppress(psutil.NoSuchProcess):
                     rss += process.memory_info().rss
-            self.highest = max(self.highest, rss)
+                    if process.pid not in self._before:
+                        times = process.cpu_times()
+                        self._cpu_seconds[process.name() == "java", process.pid] = times.user + times.system
+            self.highest_rss = max(self.highest_rss, rss)
+            python, java = (sum(v for (is_java, _), v in self._cpu_seconds.items() if is_java == of) for of in (0, 1))
+            self._looks.append((time.time(), python, java))
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all variants have in common. per_trigger: records of a micro-batch; padding: bytes beside each count."""
+    """What all variants have in common. per_trigger: records of a micro-batch; padding: bytes beside each count;
+    before: processes that were there before Spark.
+    """
 
     workload: Workload
     servers: str
@@ -199,6 +231,7 @@ class Setting:
     per_trigger: int
     padding: int
     directory: Path
+    before: frozenset[int]
 
 
 def run_way(way: str, setting: Setting) -> Run:
@@ -210,7 +243,7 @@ def run_way(way: str, setting: Setting) -> Run:
     spark = spark_session(name, master)
     try:
         spark.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
-        with Memory() as memory, console.status(f"{way}: running"):
+        with Processes(setting.before) as processes, console.status(f"{way}: running"):
             if way == PENSTOCK:
                 os.environ |= {topologies.INPUT_VARIABLE: workload.topic, topologies.OUTPUT_VARIABLE: output}
                 os.environ[topologies.PADDING_VARIABLE] = str(setting.padding)
@@ -244,7 +277,14 @@ def run_way(way: str, setting: Setting) -> Run:
     stored = sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
     shutil.rmtree(checkpoint)
     delete_topics(AdminClient({"bootstrap.servers": servers, "log_level": 3}), name)
-    return Run(progress[1:], memory.highest, stored)
+    timed = progress[1:]
+    cpu_seconds = processes.cpu_seconds(_started(timed[0]), _started(timed[-1]) + PARTS[0].ms(timed[-1]) / 1000)
+    return Run(timed, processes.highest_rss, cpu_seconds, stored)
+
+
+def _started(progress: Mapping[str, Any]) -> float:
+    """Return when a micro-batch has started, in seconds since the epoch."""
+    return datetime.fromisoformat(progress["timestamp"]).timestamp()
 
 
 PENSTOCK, JAVA = "Penstock", "transformWithState, Java"
@@ -259,13 +299,15 @@ def table(found: Mapping[str, Run]) -> Table:
     """Return the text to print: average seconds of a micro-batch."""
     shown = Table(box=box.SIMPLE_HEAD)
     shown.add_column("way")
-    for heading in ("k/s", *(f"{part.title} s" for part in PARTS), "last tenth", "RSS MB", "checkpoint MB"):
+    cpu = "Python CPU s", "Java CPU s"
+    for heading in ("k/s", *(f"{part.title} s" for part in PARTS), *cpu, "last tenth", "RSS MB", "checkpoint MB"):
         shown.add_column(heading, justify="right")
     for way, run in found.items():
         seconds = (sum(map(part.ms, run.progress)) / len(run.progress) / 1000 for part in PARTS)
         memory = f"{run.rss_bytes / 1e6:,.0f}", f"{run.checkpoint_bytes / 1e6:,.0f}"
         rate, growth = f"{run.rate / 1000:,.1f}", f"{run.growth:.2f}"
-        shown.add_row(way, rate, *(f"{each:.2f}" for each in seconds), growth, *memory)
+        used = (each / len(run.progress) for each in run.cpu_seconds)
+        shown.add_row(way, rate, *(f"{each:.2f}" for each in (*seconds, *used)), growth, *memory)
     return shown
 
 
@@ -306,8 +348,9 @@ def main(
                 print(f"{what}: median {middle:.2f} s, at most {most:.2f} s")
                 return
             load_topic(servers, workload.topic, workload.purchases(), records)
+            before = child_processes()
             for way in ways:
-                setting = Setting(workload, servers, master, -(-records // batches), padding, Path(work))
+                setting = Setting(workload, servers, master, -(-records // batches), padding, Path(work), before)
                 found[way] = run_way(way, setting)
                 console.print(f"{way}: {found[way].rate / 1000:,.1f} k/s")
     except (BenchmarkError, PenstockError) as error:

@@ -4,8 +4,8 @@ codecs: serializers that check what they write. avro: Avro records as dicts, and
 rows: rows of stores between two commits. messages: records as they are read. nodes, table_nodes, window_nodes,
 foreign_key_nodes: the nodes of a topology. aggregates: those of penstock.agg. processors: the records of user-written
 processors. record_batches: responses to Fetch requests. sinks: from objects to a producer's records.
-record_accumulator: batches for Produce requests. buffers: memory that is reused for the next record. pages: rows in
-Spark's state. columns: rows as the buffers of Arrow arrays.
+record_accumulator: batches for Produce requests. buffers: memory that is reused for the next record. sorted_tables:
+rows in Spark's state. columns: rows as the buffers of Arrow arrays.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MODULES = (
     "record_batches",
     "sinks",
     "record_accumulator",
-    "pages",
+    "sorted_tables",
     "columns",
 )
 

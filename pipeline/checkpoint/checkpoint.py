@@ -20,7 +20,12 @@ from penstock.topology.serdes.serdes import PlainSerde, Serde, SerdeLike, UserSe
 
 #: In the checkpoint directory, beside one folder for each sub-topology.
 IDENTITY_FILE = "penstock-topology.json"
-FORMAT = 1
+#: Of the stores in Spark's state; see tasks/sorted_runs.py. 1: pages of rows, which were written again as a whole.
+FORMAT = 2
+OTHER_FORMAT = (
+    "Move the application to the local engine with the Penstock that has written it (`penstock handover --to local`), "
+    "and back with this one; or start from the beginning with another --checkpoint."
+)
 #: Checkpoints of earlier versions lack them until their next start.
 TOPIC_IDS = "topic ids"
 PARTITIONS = "partitions"
@@ -102,6 +107,11 @@ def check(found: bytes, wanted: Mapping[str, Any], directory: str, accept: bool 
     except orjson.JSONDecodeError as error:
         file = f"{directory}/{IDENTITY_FILE}"
         raise CheckpointError(f"{file} cannot be read: {error}. Use another --checkpoint.") from None
+    if old.get("format") != FORMAT:
+        raise CheckpointError(
+            f"The checkpoint {directory} has its stores in format {old.get('format')}, and this Penstock reads format "
+            f"{FORMAT}. {OTHER_FORMAT}"
+        )
     added = added_partitions(old.get(PARTITIONS, {}), wanted[PARTITIONS])
     left_out = {PARTITIONS} if added else set()
     if TOPIC_IDS not in old:

@@ -25,8 +25,8 @@ from ..queries.streaming_queries import ROCKSDB_PROVIDER
 from ..session.kafka_settings import producer_settings
 from ..tasks.changelog_reader import SEED_DDL, SeedPlan, live_keys, make_seeds
 from ..tasks.kafka_sink import KafkaSink
-from ..tasks.paged_rows import DIRECTORY, stored_rows
 from ..tasks.record_batches import PACK_RECORDS_MAX, MapInArrow, sent_batch, to_batch
+from ..tasks.sorted_runs import DIRECTORY, stored_rows
 from ..tasks.spark_state import STATE_VARIABLE
 from ..tasks.spark_task import OWN_STORE
 from .store_changelogs import StoreChangelog, changelog_records, changelogs_of, tombstones

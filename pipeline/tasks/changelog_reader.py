@@ -1,4 +1,4 @@
-"""Reads changelogs on Spark's executors: into pages for Spark's state, or their keys, to find those to delete."""
+"""Reads changelogs on Spark's executors: into runs for Spark's state, or their keys, to find those to delete."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from penstock.topology.records import Message, TaskId
 
 from ..handover.store_changelogs import StoreChangelog
 from ..session.kafka_settings import connection_settings
-from .paged_rows import keys_in
 from .record_batches import MapInArrow, to_batch
+from .sorted_runs import stored_rows
 from .spark_stores import SparkOutput, SparkStores
 from .spark_task import OWN_BLOB, OWN_STORE
 
-#: Rows of a query's initial state; rows: the number of the store's rows in data.
+#: Rows of a query's initial state; rows: with one of a store's blobs the number of its rows, 0 with the others.
 SEED_DDL = "task int, store string, number bigint, data binary, rows bigint"
 #: Records taken from the consumer at once.
 BATCH_RECORDS = 10_000
@@ -54,7 +54,7 @@ class SeedPlan:
 
 
 class MemoryState:
-    """A TaskState in memory. directory: see paged_rows.Blobs."""
+    """A TaskState in memory. directory: see blob_files.Blobs."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -89,10 +89,12 @@ def _seed(plan: SeedPlan, task: int) -> Iterator[pa.RecordBatch]:
         with TemporaryDirectory() as directory:
             state = _restored(plan, task, changelog, Path(directory))
         found = [(number, data) for (store, number), data in state.blobs.items() if store == name]
+        count = _row_count(found, changelog.builder.is_dated)
         for group in _by_size(found):
-            yield _seed_rows(task, name, group, changelog.builder.is_dated)
+            yield _seed_rows(task, name, group, count)
+            count = 0
     if task in plan.own:
-        yield _seed_rows(task, OWN_STORE, [(OWN_BLOB, plan.own[task])], False)
+        yield _seed_rows(task, OWN_STORE, [(OWN_BLOB, plan.own[task])], 0)
 
 
 def _by_size(blobs: Iterable[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
@@ -109,13 +111,18 @@ def _by_size(blobs: Iterable[tuple[int, bytes]]) -> Iterator[list[tuple[int, byt
         yield group
 
 
-def _seed_rows(task: int, store: str, blobs: list[tuple[int, bytes]], is_dated: bool) -> pa.RecordBatch:
-    """Return blobs of a store as rows of the seed, with how many rows each has.
+def _row_count(blobs: Iterable[tuple[int, bytes]], is_dated: bool) -> int:
+    """Return how many rows a store has.
 
     is_dated: the store has an index by time, too, whose entries do not count.
     """
-    counts = [sum(not (is_dated and key.startswith(INDEX)) for key in keys_in(number, data)) for number, data in blobs]
-    return to_batch([(task, store, *blob, count) for blob, count in zip(blobs, counts, strict=True)], SEED_DDL)
+    return sum(not (is_dated and key.startswith(INDEX)) for key, _ in stored_rows(blobs))
+
+
+def _seed_rows(task: int, store: str, blobs: list[tuple[int, bytes]], count: int) -> pa.RecordBatch:
+    """Return blobs of a store as rows of the seed. count: the rows of the store, which the first one counts for all."""
+    counts = [count] + [0] * (len(blobs) - 1)
+    return to_batch([(task, store, *blob, each) for blob, each in zip(blobs, counts, strict=True)], SEED_DDL)
 
 
 def _restored(plan: SeedPlan, task: int, changelog: StoreChangelog, directory: Path) -> MemoryState:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from itertools import starmap
 
 from penstock.statestore.rows.bytes_store import Row
 
 _length = struct.Struct(">I")
 
 
+def pack_row(key: bytes, value: bytes) -> bytes:
+    """Return a row as it is in a blob."""
+    return b"%b%b%b%b" % (_length.pack(len(key)), key, _length.pack(len(value)), value)
+
+
 def pack_rows(rows: Iterable[Row]) -> bytes:
     """Return rows as a blob."""
-    pack, parts = _length.pack, list[bytes]()
-    for key, value in rows:
-        parts += (pack(len(key)), key, pack(len(value)), value)
-    return b"".join(parts)
+    return b"".join(starmap(pack_row, rows))
 
 
 def unpack_rows(data: bytes) -> Iterator[Row]:

@@ -20,10 +20,10 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from penstock.topology.errors import StreamsError
 
-#: Where an executor keeps what is read often; see paged_rows.Blobs.
+#: Where an executor keeps what is read often; see blob_files.Blobs.
 LOCAL_DIRECTORY = "penstock-state"
 #: The only state variable: a task's whole state, in blobs by store and number.
-STATE_VARIABLE = "pages"
+STATE_VARIABLE = "blobs"
 KEY_SCHEMA = StructType([StructField("store", StringType()), StructField("number", LongType())])
 VALUE_SCHEMA = StructType([StructField("data", BinaryType())])
 

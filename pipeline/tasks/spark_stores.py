@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,16 +21,13 @@ from penstock.topology.context.task_output import RecordOutput
 from penstock.topology.records import Headers, RawRecord, SentRecord
 
 from .packed_rows import pack_rows, unpack_rows
-from .paged_rows import PagedRows
-
-#: Kinds of stores whose keys are those of records.
-RECORD_KEYED = (StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE)
+from .sorted_runs import PACKED_ROWS, SortedRuns
 
 
 class TaskState(Protocol):
     """The state of one task, as Spark keeps it: blobs by store and number. The store "" is the task's own.
 
-    directory: on this machine, for what is read often; see paged_rows.Blobs.
+    directory: on this machine, for what is read often; see blob_files.Blobs.
     """
 
     @property
@@ -48,7 +45,7 @@ class TaskState(Protocol):
 
 
 class StoreBlobs:
-    """The blobs of one store; see paged_rows.Blobs."""
+    """The blobs of one store; see blob_files.Blobs."""
 
     def __init__(self, state: TaskState, store: str) -> None:
         self._state = state
@@ -71,12 +68,10 @@ class StoreBlobs:
 class PersistentLRUCache(MemoryLRUCache):
     """An LRU store whose rows are kept in one blob, least recently used first."""
 
-    _BLOB = 1
-
     def __init__(self, blobs: StoreBlobs, max_entries: int) -> None:
         super().__init__(max_entries)
         self._blobs = blobs
-        (blob,) = blobs.read([self._BLOB])
+        (blob,) = blobs.read([PACKED_ROWS])
         for key, value in unpack_rows(blob or b""):
             self._set(key, value, None)
 
@@ -84,7 +79,7 @@ class PersistentLRUCache(MemoryLRUCache):
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Reads, too, change the order, so the blob is always written."""
         super().commit(changelog_offset, marks)
-        self._blobs.write(self._BLOB, pack_rows((key, self._data[key]) for key in self._recency))
+        self._blobs.write(PACKED_ROWS, pack_rows((key, self._data[key]) for key in self._recency))
 
 
 class SparkOutput:
@@ -96,7 +91,7 @@ class SparkOutput:
     def __init__(self, sink: RecordOutput | None = None) -> None:
         self._sink = sink
         self._sent: list[SentRecord] = []
-        self.images: dict[str, PagedRows] = {}
+        self.images: dict[str, SortedRuns] = {}
 
     def send(self, topic: str, *record: Any) -> None:
         """See TaskOutput.send."""
@@ -122,7 +117,7 @@ class SparkOutput:
 class SparkStores:
     """The open stores of one task. images: of its SparkOutput.
 
-    A suppress buffer has no rows: its changelog records are kept in pages, and fill the buffer of the next micro-batch.
+    A suppress buffer has no rows: its changelog records are kept in runs, and fill the buffer of the next micro-batch.
     The changelogs of other stores have no readers here.
     """
 
@@ -130,14 +125,13 @@ class SparkStores:
         self,
         builders: dict[str, StoreBuilder],
         task: TaskContext,
-        images: dict[str, PagedRows],
+        images: dict[str, SortedRuns],
         state: TaskState,
         cache: ThreadCache | None,
     ) -> None:
         self._task = task
         self._state = state
         self._images = images
-        self._record_keyed: list[PagedRows] = []
         self.by_name: dict[str, StateStore] = {name: self._open(each, cache) for name, each in builders.items()}
 
     def _open(self, builder: StoreBuilder, cache: ThreadCache | None) -> Any:
@@ -148,10 +142,7 @@ class SparkStores:
         def open_rows(builder: StoreBuilder, *_: object) -> Any:
             if builder.backend is StoreBackend.LRU and builder.max_entries is not None:
                 return PersistentLRUCache(blobs, builder.max_entries)
-            rows = PagedRows(blobs)
-            if builder.kind in RECORD_KEYED:
-                self._record_keyed.append(rows)
-            return rows
+            return SortedRuns(blobs)
 
         return build_store(builder, self._task, None, cache, open_rows=open_rows)
 
@@ -159,17 +150,10 @@ class SparkStores:
         # Also one without a changelog: the local engine keeps it in memory, but on Spark the task ends with the
         # micro-batch.
         store = build_store(replace(builder, logging=True), self._task, None, None)
-        image = self._images[builder.name] = PagedRows(blobs)
+        image = self._images[builder.name] = SortedRuns(blobs)
         rows = image.rows(None, None)
         store.restore([RawRecord("", 0, 0, -1, key, value, list(HEADERS)) for key, value in rows], None)
         return store
-
-    def expect(self, keys: Iterable[bytes | None]) -> None:
-        """Prepare for records with these keys, in this order."""
-        if self._record_keyed:
-            known = [key for key in keys if key is not None]
-            for rows in self._record_keyed:
-                rows.expect(known)
 
     def commit(self) -> None:
         """Write all changes to Spark's state."""

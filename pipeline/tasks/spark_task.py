@@ -123,8 +123,6 @@ class SparkTask(TaskContext):
             if topic not in self.compiled.sources:
                 raise StreamsError(f"Task {self.task_id} got records of {topic}, which it does not read")
         self.timers.fire(Punctuation.WALL_CLOCK_TIME, self._wall_clock_ms())  # due since the last micro-batch
-        if self._stores is not None:
-            self._stores.expect(message.key() for messages in batches.values() for message in messages)
         if len(batches) > 1:
             self._process_merged(batches)
         else:

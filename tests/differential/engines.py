@@ -26,7 +26,7 @@ from penstock.pipeline.checkpoint.checkpoint import full_source_topics
 from penstock.pipeline.handover.spark_side import blobs
 from penstock.pipeline.queries.capabilities import Capability, CapabilityReport, report_capabilities
 from penstock.pipeline.queries.streaming_queries import processing_order
-from penstock.pipeline.tasks.paged_rows import stored_rows
+from penstock.pipeline.tasks.sorted_runs import stored_rows
 from penstock.pipeline.tasks.spark_task import OWN_STORE
 from penstock.statestore.buffers.time_ordered_buffers import InMemoryTimeOrderedKeyValueChangeBuffer
 from penstock.testing import TopologyTestDriver

@@ -36,7 +36,7 @@ class StateSocket:
             self.most_waiting = max(self.most_waiting, len(self._responses) // 2)
 
     def _response(self, call: Any) -> bytes:
-        assert call.stateName == "pages"
+        assert call.stateName == "blobs"
         what = call.WhichOneof("method")
         if what == "getValue":
             return bytes(StateResponse(value=self.rows.get(call.getValue.userKey, b"")).SerializeToString())
@@ -71,4 +71,4 @@ class Handle:
         self._statefulProcessorApiClient = ApiClient(self.socket)
 
     def getMapState(self, name: str, *_: Any) -> None:  # noqa: N802 - Spark's
-        assert name == "pages"
+        assert name == "blobs"

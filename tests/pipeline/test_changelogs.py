@@ -16,7 +16,7 @@ from penstock.pipeline.handover.store_changelogs import StoreChangelog, changelo
 from penstock.pipeline.queries.history_files import HistoryFiles
 from penstock.pipeline.queries.query_progress import progress_of
 from penstock.pipeline.tasks.changelog_reader import MemoryState
-from penstock.pipeline.tasks.paged_rows import stored_rows
+from penstock.pipeline.tasks.sorted_runs import stored_rows
 from penstock.pipeline.tasks.spark_stores import SparkOutput, SparkStores
 from penstock.statestore.buffers.buffer_value import BufferValue, serialize_source
 from penstock.statestore.buffers.time_ordered_buffers import BUFFER_TIME, HEADERS

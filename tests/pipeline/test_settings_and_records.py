@@ -161,6 +161,12 @@ def test_the_id_of_a_topic_is_kept_while_the_brokers_do_not_describe_it() -> Non
         check(written(kept), identity_of(counting(Serdes.string()), 1, "new"), "/ck")
 
 
+def test_a_checkpoint_of_another_format_is_refused_with_the_way_to_move_it() -> None:
+    wanted = identity_of(counting(Serdes.string()))
+    with pytest.raises(CheckpointError, match=r"stores in format 1, and this Penstock reads format 2.*--to local"):
+        check(written(wanted | {"format": 1}), wanted, "/ck")
+
+
 def test_a_damaged_file_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"/ck/penstock-topology\.json cannot be read"):
         check(b"{", identity_of(counting(Serdes.string())), "/ck")

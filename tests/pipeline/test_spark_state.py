@@ -15,35 +15,35 @@ def state(socket: StateSocket) -> SparkState:
 
 def test_reads_return_what_was_written_before_them() -> None:
     socket = StateSocket()
-    pages = state(socket)
+    blobs = state(socket)
     numbers = range(-3 * REQUESTS_MAX, 3 * REQUESTS_MAX)
     for number in numbers:
-        pages.write("counts", number, b"%d" % number)
-    pages.remove("counts", 7)
-    pages.write("counts", 8, b"")
-    found = dict(zip(numbers, pages.read("counts", numbers), strict=True))
+        blobs.write("counts", number, b"%d" % number)
+    blobs.remove("counts", 7)
+    blobs.write("counts", 8, b"")
+    found = dict(zip(numbers, blobs.read("counts", numbers), strict=True))
     assert found == {number: b"%d" % number for number in numbers} | {7: None, 8: b""}
-    assert pages.read("others", [7, 8]) == [None, None]
+    assert blobs.read("others", [7, 8]) == [None, None]
     assert socket.most_waiting == REQUESTS_MAX, "more would not fit into a socket, and fewer would wait for each other"
 
 
 def test_nothing_is_left_for_sparks_other_calls() -> None:
     socket = StateSocket()
-    pages = state(socket)
+    blobs = state(socket)
     for number in range(10):
-        pages.write("counts", number, b"1")
-    pages.finish()
+        blobs.write("counts", number, b"1")
+    blobs.finish()
     assert len(socket.rows) == 10
     with pytest.raises(EOFError):
         socket.read(4)
 
 
 def test_an_update_that_spark_refuses_is_an_error_at_the_latest_when_it_must_be_complete() -> None:
-    pages = state(StateSocket(refuse=b"bad"))
-    pages.write("counts", 1, b"bad")
-    pages.write("counts", 2, b"good")
+    blobs = state(StateSocket(refuse=b"bad"))
+    blobs.write("counts", 1, b"bad")
+    blobs.write("counts", 2, b"good")
     with pytest.raises(StreamsError, match="Spark's state refused a call: the disk is full"):
-        pages.finish()
+        blobs.finish()
 
 
 def test_a_connection_that_ends_is_named() -> None:
@@ -51,6 +51,6 @@ def test_a_connection_that_ends_is_named() -> None:
         def read(self, size: int) -> bytes:
             return b""
 
-    pages = state(Ended())
+    blobs = state(Ended())
     with pytest.raises(StreamsError, match="closed its connection; the log of the executor"):
-        pages.read("counts", [1])
+        blobs.read("counts", [1])
