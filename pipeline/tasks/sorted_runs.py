@@ -33,8 +33,8 @@ from .blob_files import Blob, BlobFiles, Blobs
 from .packed_rows import pack_rows, unpack_rows
 from .value_log import SEGMENT_BYTES, Place, ValueLog, unpack_place
 
-#: A table is complete when its rows have this many bytes. It is one value of Spark's, which Python and Java copy several
-#: times; but each one is an open file, and most systems let a process have 1,024.
+#: A table is complete when its rows have this many bytes. It is one value of Spark's, which Python and Java copy
+#: several times; but each one is an open file, and most systems let a process have 1,024.
 TABLE_BYTES = 16 << 20
 #: The number under which the directory is kept; tables count from 1, segments of the value log from -1 down.
 DIRECTORY = 0
