@@ -93,7 +93,7 @@ def total(streams: KafkaStreams, word: str) -> int | None:
     tally: Any = streams.store("tally", combine=sum)
     try:
         return cast("int", tally.count(word))
-    except InvalidStateStoreError:  # its tasks may still move
+    except (InvalidStateStoreError, TimeoutError):  # its tasks may still move
         return None
 
 

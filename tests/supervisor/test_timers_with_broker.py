@@ -106,7 +106,7 @@ def rows(streams: KafkaStreams, store: str) -> dict[str, Any] | None:
     found: Any = streams.store(store)
     try:
         return dict(found.all())
-    except InvalidStateStoreError:
+    except (InvalidStateStoreError, TimeoutError):
         return None
 
 

@@ -36,7 +36,7 @@ class Totals(StateRestoreListener):
 def newest(streams: KafkaStreams) -> list[Any]:
     try:
         return list(streams.store("counts").fetch_range("k", LAST - 60_000, LAST))
-    except InvalidStateStoreError:
+    except (InvalidStateStoreError, TimeoutError):
         return []
 
 
