@@ -164,7 +164,7 @@ LEFT: list[Any] = []
 
 
 class NeverGone:
-    """An object whose end takes for ever."""
+    """An object whose end never comes."""
 
     def __init__(self) -> None:
         self._wait = threading.Event().wait
