@@ -57,6 +57,9 @@ class Cell:
     def __setitem__(self, field: Literal[5], value: bool, /) -> None: ...
 
 @final
+class KeyIndex: ...
+
+@final
 class CellTable:
     NOT_CACHED: object
     check_at: int

@@ -71,7 +71,7 @@ LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
     "backfill": ("backfill", "Build an application's state from the history in its topics, on Spark."),
     "bench": ("bench", "Measure Penstock against Kafka Streams; only from the source tree."),
     "broker": ("broker", "Run a real Kafka broker for development, in the background."),
-    "checkpoint": ("checkpoint", "List, verify and delete checkpoints of state stores in object storage."),
+    "checkpoint": ("checkpoint", "List, verify and delete the checkpoints of state stores in object storage."),
     "completion": ("completion", "Print the shell script that completes commands and options of penstock."),
     "dlq": ("dlq", "List, show and replay dead letters."),
     "handover": ("handover", "Move an application's state and offsets from the local engine to Spark, or back."),

@@ -202,6 +202,8 @@ ALLOWED = {
     ("statestore/directory/own_files.py", "open"),
     ("statestore/directory/snapshot.py", "read_text"),  # of a snapshot, which another user may have copied
     ("statestore/directory/snapshot.py", "copy2"),  # likewise, into a new folder
+    ("statestore/checkpoints/bucket.py", "open"),  # of a load, into a new folder
+    ("statestore/checkpoints/file_hashes.py", "open"),  # hard links of an upload
     ("statestore/rows/rocksdb_errors.py", "open"),  # RocksDB's log
     ("statestore/rows/rocksdb_limits.py", "read_text"),  # RocksDB's options, which only an open database has
 }

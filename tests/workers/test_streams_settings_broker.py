@@ -7,6 +7,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.group.assignment.streams_settings import GROUP_SETTINGS, group_settings
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
@@ -30,5 +31,10 @@ def test_the_broker_takes_the_settings_of_the_command(admin: AdminClient, applic
     resource = ConfigResource(ResourceType.GROUP, application_id, incremental_configs=entries)
     admin.incremental_alter_configs([resource])[resource].result(30)
     asked = ConfigResource(ResourceType.GROUP, application_id)
-    found = admin.describe_configs([asked])[asked].result(30)
-    assert {name: found[name].value for name in settings} == {name: v.strip("[]") for name, v in settings.items()}
+    wanted = {name: value.strip("[]") for name, value in settings.items()}
+
+    def found() -> dict[str, str]:
+        entries = admin.describe_configs([asked])[asked].result(30)
+        return {name: entries[name].value for name in wanted if name in entries}
+
+    eventually(lambda: found() == wanted, lambda: f"{found()}, wanted {wanted}", 60)

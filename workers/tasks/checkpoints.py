@@ -151,10 +151,12 @@ class Checkpoints:
         self._tried.pop(task_id, None)
 
     def started(self, task_id: TaskId) -> None:
-        """Note that an active task runs: its next checkpoint is due within an interval.
+        """Note that an active task runs: its next checkpoint is due within an interval, if they are enabled.
 
         The tasks of an application are spread over the interval.
         """
+        if not self.enabled:
+            return
         now_ms = self._clock.monotonic_ms()
         self.proved(task_id)
         part = zlib.crc32(f"{self.settings.application_id} {task_id}".encode()) / 2**32
