@@ -119,7 +119,7 @@ def metrics_in_the_format_of_prometheus(http: HttpClient) -> None:
         total("kafka_stream_state_estimate_num_keys") >= KEYS
     )  # an estimate: a key that was written twice may count twice
     assert total("kafka_stream_alive_stream_threads") == 2
-    # Dead letter metrics appear with the first letter, those of checkpoints with their URI: tests/workers/test_walls.py.
+    # Dead letter metrics appear with the first letter, those of checkpoints with a URI: tests/workers/test_walls.py.
     shown = {name for name in shown_metrics() if not name.startswith(("penstock_dead_letter_", "penstock_checkpoint_"))}
     assert shown - {key.partition("{")[0] for key in values} == set()
     # The memory of a process is measured every two seconds, for the first time just after it has started.
