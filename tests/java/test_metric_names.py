@@ -85,6 +85,8 @@ def by_penstock(config: dict[str, Any]) -> set[tuple[str, ...]]:
             return sum(float(found.value) for found in streams.metrics() if (found.group, found.name) == total)
 
         eventually(lambda: processed() >= RECORDS, processed)
+        # The rates of RocksDB come with a later report than the first records of a store.
+        eventually(lambda: any(found.name == "bytes-read-compaction-rate" for found in streams.metrics()), "rates")
         return {(metric.group, metric.name, ",".join(sorted(metric.tags))) for metric in streams.metrics()}
 
 
