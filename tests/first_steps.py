@@ -10,9 +10,11 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
+
+import psutil
 
 from tests.markdown import Block, blocks
 from tests.waiting import eventually
@@ -24,8 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 REPOSITORY, ADDRESS = "…", "127.0.0.1:9092"
 #: Commands that continue until Ctrl-C. Their terminal is busy; the next block is typed into another one.
 LASTING = re.compile(r"^(penstock run |python main\.py|java |penstock topic consume .* --follow)", re.MULTILINE)
-#: Those that run an application, and what they log when it runs. An interpreter that still imports ends otherwise.
-RUNS, RUNNING = ("penstock run ", "python main.py"), " to RUNNING"
+#: Those that run an application.
+RUNS = ("penstock run ", "python main.py")
 #: Addresses of a page, e.g. that of a port which may be taken, and the ones to type in their place.
 Words = Mapping[str, str]
 #: Timeouts for a busy machine; test_first_steps.py allows five minutes for everything.
@@ -56,7 +58,6 @@ class Terminal:
                 start_new_session=True,
             )
         self._mark = ""
-        self._begin = 0  # of the last command's output
         self.lasting = ""
 
     @property
@@ -73,7 +74,6 @@ class Terminal:
         self.lasting = found.group() if found else ""
         assert self._shell.stdin is not None
         self._mark = f"done-{uuid.uuid4().hex}"
-        self._begin = len(self.output)
         self._shell.stdin.write(f"{text}\necho {self._mark} $?\n")
         self._shell.stdin.flush()
         if not self.lasting:
@@ -90,11 +90,11 @@ class Terminal:
 
     def interrupt(self, exit_code: int = 0) -> None:
         """Press Ctrl-C, which must end the lasting command with this exit code; an exit code other than 0 ends the
-        shell. An application has to run before.
+        shell. An application has to run before: an interpreter that still imports ends otherwise.
         """
         if self.lasting in RUNS:
             eventually(
-                lambda: RUNNING in self.output[self._begin :] or self._mark in self.output,
+                lambda: self._has_stream_threads() or self._mark in self.output,
                 lambda: f"{self.lasting} does not run:\n{self.output}",
                 COMMAND_SECONDS,
             )
@@ -104,6 +104,13 @@ class Terminal:
         else:
             assert self._shell.wait(COMMAND_SECONDS) == exit_code, self.output
         self.lasting = ""
+
+    def _has_stream_threads(self) -> bool:
+        for child in psutil.Process(self._shell.pid).children(recursive=True):
+            with suppress(psutil.Error):
+                if "StreamThread" in " ".join(child.cmdline()):
+                    return True
+        return False
 
     def close(self) -> None:
         """Close the window: its processes end."""
