@@ -13,6 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def measure(folder: Path, rows: int, value_bytes: int) -> None:
             "application_id": "app",
             "task": "0_0",
             "directory": str(folder / "loaded"),
-            "changelogs": {"rows": {name: getattr(changelog, name) for name in ChangelogNow.__slots__}},
+            "changelogs": {"rows": asdict(changelog)},
             "facts": FACTS,
             "tried": [],
             "now_ms": time.time_ns() // 1_000_000,

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from penstock.cli.options import Settings, as_json, configuration, examples, print_json, print_text
-from penstock.cli.status_view import counted, show, table
+from penstock.cli.status_view import counted, duration, show, table
 from penstock.statestore.checkpoints.bucket import Bucket, BucketError
 from penstock.statestore.checkpoints.manifest import Manifest
 from penstock.statestore.checkpoints.task_checkpoints import Found, TaskCheckpoints
@@ -114,14 +114,8 @@ def list_checkpoints(settings: Settings, task: str | None, json_output: bool) ->
             continue
         offsets = ", ".join(f"{name} {store.offset}" for name, store in manifest.stores.items())
         size = f"{manifest.total_bytes / MIB:.1f}"
-        rows.add_row(each.checkpoints.task, _age(now - manifest.time_ms / 1000), size, offsets, each.found.name)
+        rows.add_row(each.checkpoints.task, duration(now - manifest.time_ms / 1000), size, offsets, each.found.name)
     show(rows)
-
-
-def _age(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 @checkpoint.command(epilog=examples("penstock checkpoint verify --config penstock.toml"))

@@ -259,16 +259,18 @@ class IcebergWriter(TableWriter[IcebergSink]):
         self._topic_ids = dict(topic_ids)
 
         def replace_writers(offsets: _Offsets) -> None:
+            found.clear()  # of an attempt that another commit has overtaken
             for partition in topic_ids:
                 offset, topic_id, generation = self._entry(offsets, partition)
                 self._stored[partition], self._generations[partition] = offset, generation + 1
                 self._set(offsets, partition, (offset, topic_id, generation + 1))
-                found[partition] = SinkOffset(offset or 0, topic_id)
+                if offset is not None:
+                    found[partition] = SinkOffset(offset, topic_id)
 
         found: dict[TopicPartition, SinkOffset] = {}
         self._sink.commit(replace_writers, None, self._catalog)
         self._is_unknown = False
-        return {partition: found[partition] for partition in found if self._stored[partition] is not None}
+        return found
 
     @override
     def write(self, records: Sequence[SinkRecord], offsets: Mapping[TopicPartition, int]) -> None:

@@ -109,10 +109,11 @@ class Manifest:
     def encode(self) -> bytes:
         """Return its bytes: a JSON object with the manifest and its checksum."""
         content = asdict(self)
-        return json.dumps({"sha256": _checksum(content), "manifest": content}, indent=1).encode()
+        return json.dumps({"sha256": checksum(content), "manifest": content}, indent=1).encode()
 
 
-def _checksum(content: object) -> str:
+def checksum(content: object) -> str:
+    """Return the SHA-256 of what can be JSON, in hex."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -123,7 +124,7 @@ def decode(data: bytes) -> Manifest:
         content = outer["manifest"]
         if content["format"] != FORMAT:
             raise DamagedManifestError(f"it has format {content['format']}, this version of Penstock reads {FORMAT}")
-        if outer["sha256"] != _checksum(content):
+        if outer["sha256"] != checksum(content):
             raise DamagedManifestError("its checksum is wrong")
         stores = {
             name: StoredStore(**{**store, "files": tuple(_file(**file) for file in store["files"])})

@@ -35,6 +35,17 @@ def has_counted(streams: KafkaStreams) -> bool:
         return False
 
 
+def with_two_threads(application_id: str, bootstrap_servers: str, folder: Path) -> dict[str, object]:
+    """Return the configuration of an application; folder: of its state."""
+    return {
+        "application.id": application_id,
+        "bootstrap.servers": bootstrap_servers,
+        "state.dir": str(folder / "state"),
+        "num.stream.threads": 2,
+        "commit.interval.ms": 100,
+    }
+
+
 @pytest.fixture
 def streams(
     bootstrap_servers: str, application_id: str, make_topic: Callable[..., str], tmp_path: Path
@@ -48,13 +59,7 @@ def streams(
     builder.global_table(lookup, key_serde=TEXT, value_serde=TEXT, store="names")
     produce(bootstrap_servers, source, "a", "b")
     produce(bootstrap_servers, lookup, "one", "two")
-    config = {
-        "application.id": application_id,
-        "bootstrap.servers": bootstrap_servers,
-        "state.dir": str(tmp_path / "state"),
-        "num.stream.threads": 2,
-        "commit.interval.ms": 100,
-    }
+    config = with_two_threads(application_id, bootstrap_servers, tmp_path)
     with KafkaStreams(builder.build(), config) as made:
         made.start()
         eventually(lambda: made.state.name == "RUNNING", "it runs")
@@ -121,13 +126,7 @@ def test_a_store_is_whole_although_a_removed_process_ends_after_its_tasks_have_m
     records.group_by_key(key_serde=TEXT, value_serde=TEXT).count(store="counts")
     keys = [f"k{number}" for number in range(50)]
     produce(bootstrap_servers, source, *keys)
-    config = {
-        "application.id": application_id,
-        "bootstrap.servers": bootstrap_servers,
-        "state.dir": str(tmp_path / "state"),
-        "num.stream.threads": 2,
-        "commit.interval.ms": 100,
-    }
+    config = with_two_threads(application_id, bootstrap_servers, tmp_path)
 
     def is_whole() -> bool:
         try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from typing import Any
 
 from penstock.clients.group.membership import GroupMembership
 from penstock.statestore.cache.thread_cache import ThreadCache
+from penstock.statestore.checkpoints.manifest import checksum
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.statestore.store_factory import OpenRows
 from penstock.topology.graph.topology_facts import facts_of
@@ -169,7 +168,7 @@ class ThreadTasks:
             config["penstock.checkpoint.keep"],
             context.application_id,
             facts,
-            hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest(),
+            checksum(facts),
             context.committed_only,
         )
         return Checkpoints(
