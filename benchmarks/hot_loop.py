@@ -48,11 +48,11 @@ STAGES = (
     ("evict", ("NamedCache.evict", "NamedCache.grown")),
     ("flush: order of the changes", ("NamedCache.take_dirty",)),
     ("flush: changelog, encode", ("._write_entries",)),
-    ("flush: downstream", ("._send_downstream",)),
+    ("flush: downstream", ("CachingStore._send",)),
     ("nodes: decode, operators, cache", ("partition_group.py",)),
     ("poll: consume", ("LibrdkafkaReader._consume", "Fetcher.fetch")),
     ("poll: by partition", ("PartitionConsumer.poll", "by_partition")),
-    ("commit", ("committer.py",)),
+    ("commit", ("committer.py", "task_commits.py")),
 )
 
 
@@ -108,7 +108,7 @@ class Samples:
     def _places(frame: FrameType | None) -> Iterator[str]:
         while frame is not None:
             code = frame.f_code
-            file = "<penstock flush" if " flush of " in code.co_filename else Path(code.co_filename).name.split(" ")[0]
+            file = Path(code.co_filename).name
             yield f"{file}:{code.co_qualname}"
             frame = frame.f_back
 

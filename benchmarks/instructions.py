@@ -47,10 +47,13 @@ SCENARIOS: dict[str, tuple[Callable[[], Topology], int]] = {
     "processor": (topologies.processor, CACHE_BYTES),
     "window-suppress": (topologies.window_suppress, CACHE_BYTES),
     "session": (topologies.session, CACHE_BYTES),
+    "session-uncached": (topologies.session, 0),
     "hopping": (topologies.hopping, CACHE_BYTES),
     "sliding-uncached": (topologies.sliding, 0),
     "final-windows-uncached": (topologies.final_windows, 0),
     "stream-join": (topologies.stream_join, CACHE_BYTES),
+    "left-stream-join": (topologies.left_stream_join, CACHE_BYTES),
+    "self-join": (topologies.self_join, CACHE_BYTES),
     "table-table-join": (topologies.table_table_join, CACHE_BYTES),
     "foreign-key-join": (topologies.foreign_key_join, 0),  # the left table and its subscriptions
 }

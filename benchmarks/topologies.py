@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from penstock import (
     BufferConfig,
     EmitStrategy,
     JoinWindows,
+    KStream,
     Materialized,
     Processor,
     ProcessorContext,
@@ -516,28 +518,63 @@ def session() -> Topology:
 
 def stream_join() -> Topology:
     """Join each purchase with its user's payments that are near to it in time."""
+    return _with_payments(KStream.join, with_payment)
+
+
+def left_stream_join() -> Topology:
+    """The same with purchases that have no payment, once their window has closed."""
+    return _with_payments(KStream.left_join, with_any_payment)
+
+
+def _with_payments(join: Callable[..., KStream[Any, Any]], joiner: Callable[[Any, Any], PaidPurchase]) -> Topology:
     builder = StreamsBuilder()
     payments = builder.stream(
         os.environ[PAYMENTS_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Payment)
     )
-    (
-        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
-        .join(
-            payments,
-            with_payment,
-            JoinWindows.of_time_difference_and_grace(GAP, GRACE),
-            key_serde=Serdes.string(),
-            value_serde=Serdes.json(Purchase),
-            other_value_serde=Serdes.json(Payment),
-        )
-        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(PaidPurchase))
-    )
+    purchases = builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
+    join(
+        purchases,
+        payments,
+        joiner,
+        JoinWindows.of_time_difference_and_grace(GAP, GRACE),
+        key_serde=Serdes.string(),
+        value_serde=Serdes.json(Purchase),
+        other_value_serde=Serdes.json(Payment),
+    ).to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(PaidPurchase))
     return builder.build()
 
 
 def with_payment(p: Purchase, payment: Payment) -> PaidPurchase:
     """Add how its user has paid."""
     return PaidPurchase(p.user, p.amount, p.page, p.ts, payment.method)
+
+
+def with_any_payment(p: Purchase, payment: Payment | None) -> PaidPurchase:
+    """Add how its user has paid, if at all."""
+    return PaidPurchase(p.user, p.amount, p.page, p.ts, "none" if payment is None else payment.method)
+
+
+def self_join() -> Topology:
+    """Join each purchase with its user's other purchases that are near to it in time, in one store."""
+    config = {"topology.optimization": "single.store.self.join"}
+    builder = StreamsBuilder()
+    purchases = builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
+    (
+        purchases.join(
+            purchases,
+            first_page,
+            JoinWindows.of_time_difference_and_grace(GAP, GRACE),
+            key_serde=Serdes.string(),
+            value_serde=Serdes.json(Purchase),
+            other_value_serde=Serdes.json(Purchase),
+        ).to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.string())
+    )
+    return builder.build(config)
+
+
+def first_page(one: Purchase, _other: Purchase) -> str:
+    """Return the page of the first of two purchases."""
+    return one.page
 
 
 def table_table_join() -> Topology:

@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 from uuid import UUID
 
 _Value = TypeVar("_Value")
@@ -80,21 +80,14 @@ def join_parts(
 def combined_key(
     foreign_to_bytes: Callable[[_Foreign], bytes | None], primary_to_bytes: Callable[[_Primary], bytes | None]
 ) -> Callable[[_Foreign | None, _Primary | None], bytes]: ...
-def subscription_encoder(
-    encode: Callable[[_Value], bytes], key_to_bytes: Callable[[_Primary], bytes | None]
-) -> Callable[[_Value], bytes]: ...
+def subscription_encoder(key_to_bytes: Callable[[Any], bytes | None]) -> Callable[[Any], bytes]: ...
 def response_encoder(
-    encode: Callable[[_Value], bytes],
-    value_to_bytes: Callable[[_Foreign], bytes | None],
-    serialized: type[tuple[bytes]],
-) -> Callable[[_Value], bytes]: ...
+    value_to_bytes: Callable[[Any], bytes | None], serialized: type[tuple[bytes]]
+) -> Callable[[Any], bytes]: ...
 def subscription_decoder(
-    decode: Callable[[bytes], _Result],
-    key_from_bytes: Callable[[bytes], object],
-    instructions: tuple[int, ...],
-    wrapper: type[_Result],
+    key_from_bytes: Callable[[bytes], object], instructions: tuple[int, ...], wrapper: type[_Result]
 ) -> Callable[[bytes], _Result]: ...
 def response_decoder(
-    decode: Callable[[bytes], _Result], value_from_bytes: Callable[[bytes], object], wrapper: type[_Result]
+    value_from_bytes: Callable[[bytes], object], wrapper: type[_Result]
 ) -> Callable[[bytes], _Result]: ...
 def hash128(data: bytes) -> bytes: ...

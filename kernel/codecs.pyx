@@ -409,8 +409,6 @@ cdef enum:  # messages of foreign-key joins, see topology/operators/foreign_key_
     HASH_BYTES = 16
     PARTITION_BYTES = 4
     NO_HASH = 0x80
-    SUBSCRIPTION_VERSION = 1
-    RESPONSE_VERSION = 0
 
 
 def combined_key(foreign_to_bytes, primary_to_bytes):
@@ -426,28 +424,27 @@ def combined_key(foreign_to_bytes, primary_to_bytes):
     return encode_combined
 
 
-def subscription_encoder(encode, key_to_bytes):
-    """See foreign_key_serdes.py. encode: for other versions, and for what cannot be written."""
+def subscription_encoder(key_to_bytes):
+    """Return the function that writes subscriptions; see foreign_key_serdes.py. key_to_bytes: of keys that are not None."""
     def encode_subscription(wrapper):
-        if not isinstance(wrapper, tuple) or len(<tuple>wrapper) != 5:
-            return encode(wrapper)
-        found_hash, instruction, key, partition, version = <tuple>wrapper
-        if version != SUBSCRIPTION_VERSION or partition is None:
-            return encode(wrapper)
+        found_hash, instruction, key, partition, version = wrapper
         data = None if key is None else key_to_bytes(key)
+        if version == 0:  # without the partition
+            return joined_message(version, instruction, found_hash, data, 0, 0)
+        if partition is None:
+            raise ValueError(f"a subscription of version {version} needs a primary partition")
         return joined_message(version, instruction, found_hash, data, PARTITION_BYTES, partition)
 
     return encode_subscription
 
 
-def response_encoder(encode, value_to_bytes, serialized):
-    """See foreign_key_serdes.py. encode: for other versions; serialized: the type of values that are bytes already."""
+def response_encoder(value_to_bytes, serialized):
+    """Return the function that writes responses; see foreign_key_serdes.py.
+
+    value_to_bytes: of values that are not None; serialized: the type of values that are bytes already.
+    """
     def encode_response(wrapper):
-        if not isinstance(wrapper, tuple) or len(<tuple>wrapper) != 4:
-            return encode(wrapper)
-        found_hash, value, _, version = <tuple>wrapper
-        if version != RESPONSE_VERSION:
-            return encode(wrapper)
+        found_hash, value, _, version = wrapper
         if type(value) is serialized:
             value = (<tuple>value)[0]
         elif value is not None:
@@ -474,37 +471,45 @@ cdef bytes joined_message(int version, instruction, bytes found_hash, bytes data
     return joined
 
 
-def subscription_decoder(decode, key_from_bytes, tuple instructions not None, wrapper):
-    """See foreign_key_serdes.py. decode: for other versions, and for bytes that are no message."""
+cdef Py_ssize_t end_of_hash(bytes data, Py_ssize_t head, Py_ssize_t tail) except -1:
+    """Return where a message's hash ends, which begins at head; raises ValueError unless tail more bytes follow."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), end = head
+    if size and not PyBytes_AS_STRING(data)[0] & NO_HASH:
+        end += HASH_BYTES
+    if size < end + tail:
+        raise ValueError(f"{size} bytes are no message of a foreign-key join")
+    return end
+
+
+def subscription_decoder(key_from_bytes, tuple instructions not None, wrapper):
+    """Return the function that reads subscriptions of any version; see foreign_key_serdes.py."""
     new_tuple = tuple.__new__
 
     def decode_subscription(bytes data not None):
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(data), begin
         cdef const char *at = PyBytes_AS_STRING(data)
-        begin = 2 if size and at[0] & NO_HASH else 2 + HASH_BYTES
-        if size < begin + PARTITION_BYTES or (at[0] & ~NO_HASH) != SUBSCRIPTION_VERSION or <uint8_t>at[1] >= len(instructions):
-            return decode(data)
-        key = key_from_bytes(PyBytes_FromStringAndSize(at + begin, size - begin - PARTITION_BYTES))
+        cdef int version = at[0] & ~NO_HASH & 0xFF
+        cdef Py_ssize_t more = PARTITION_BYTES if version > 0 else 0
+        cdef Py_ssize_t begin = end_of_hash(data, 2, more), end = PyBytes_GET_SIZE(data) - more
+        if <uint8_t>at[1] >= len(instructions):
+            raise ValueError(f"a subscription has no instruction {<uint8_t>at[1]}")
+        key = key_from_bytes(PyBytes_FromStringAndSize(at + begin, end - begin))
         found_hash = None if begin == 2 else PyBytes_FromStringAndSize(at + 2, HASH_BYTES)
-        partition = read_int32(at + size - PARTITION_BYTES)
-        return new_tuple(wrapper, (found_hash, instructions[<uint8_t>at[1]], key, partition, SUBSCRIPTION_VERSION))
+        partition = read_int32(at + end) if more else None
+        return new_tuple(wrapper, (found_hash, instructions[<uint8_t>at[1]], key, partition, version))
 
     return decode_subscription
 
 
-def response_decoder(decode, value_from_bytes, wrapper):
-    """See foreign_key_serdes.py. decode: for other versions, and for bytes that are no message."""
+def response_decoder(value_from_bytes, wrapper):
+    """Return the function that reads responses of any version; see foreign_key_serdes.py."""
     new_tuple = tuple.__new__
 
     def decode_response(bytes data not None):
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(data), begin
         cdef const char *at = PyBytes_AS_STRING(data)
-        begin = 1 if size and at[0] & NO_HASH else 1 + HASH_BYTES
-        if size < begin or (at[0] & ~NO_HASH) != RESPONSE_VERSION:
-            return decode(data)
+        cdef Py_ssize_t begin = end_of_hash(data, 1, 0), size = PyBytes_GET_SIZE(data)
         value = None if size == begin else value_from_bytes(PyBytes_FromStringAndSize(at + begin, size - begin))
         found_hash = None if begin == 1 else PyBytes_FromStringAndSize(at + 1, HASH_BYTES)
-        return new_tuple(wrapper, (found_hash, value, None, RESPONSE_VERSION))
+        return new_tuple(wrapper, (found_hash, value, None, at[0] & ~NO_HASH & 0xFF))
 
     return decode_response
 

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, final
 
 from penstock.kernel.nodes import ChangeNode, Node, RecordContext
@@ -50,6 +50,22 @@ class SubscriptionJoin(ChangeNode):
         rows: RowGetter,
         serialized: type[tuple[Any, ...]] | None,
         response: type[tuple[Any, ...]],
+    ) -> None: ...
+
+@final
+class ForeignTableJoin(ChangeNode):
+    def __init__(
+        self,
+        task: RecordContext,
+        name: str,
+        child: Node | None,
+        prefix: Callable[[Any], bytes],
+        scan: Callable[[bytes], Iterable[tuple[Any, Any]]],
+        primary_serde: object,
+        primary_from_bytes: Callable[[bytes], Any],
+        response: type[tuple[Any, ...]],
+        skips_older: bool,
+        dropped: Callable[[str], None],
     ) -> None: ...
 
 @final

@@ -8,11 +8,13 @@ from penstock.kernel import cells
 from penstock.kernel.named_tuples cimport tuple_of_four, tuple_of_two
 from penstock.kernel.nodes cimport (
     ChangeNode,
+    KeyReader,
     Node,
     RecordContext,
     deliver,
     deliver_change,
     fields_of,
+    key_from,
     key_of,
     written_data_of,
 )
@@ -160,6 +162,48 @@ cdef class SubscriptionJoin(ChangeNode):
             value = None
         answer = tuple_of_four(self.response, subscription[0], value, subscription[3], RESPONSE_VERSION)
         return deliver(self.child, keys[1], answer, newest, headers)
+
+
+@cython.final
+cdef class ForeignTableJoin(ChangeNode):
+    """Sends a change of the right table of a foreign-key join to all its subscribers; see ForeignTableJoinProcessor.
+
+    prefix(key): what the keys of its subscriptions begin with. scan(prefix): these rows, (row key, (subscription,
+    timestamp)). primary_serde, primary_from_bytes: of the keys of left rows, see KeyReader; the serde is None if its bytes
+    depend on a topic. response: the type of responses. skips_older, dropped: as in other nodes.
+    """
+
+    cdef object prefix, scan, dropped
+    cdef KeyReader reader
+    cdef type response
+    cdef bint skips_older
+
+    def __init__(self, task, name, child, prefix, scan, primary_serde, primary_from_bytes, type response, bint skips_older,
+                 dropped):
+        Node.__init__(self, task, name, child)
+        self.prefix, self.scan, self.response = prefix, scan, response
+        self.reader = KeyReader(primary_serde, primary_from_bytes)
+        self.skips_older, self.dropped = skips_older, dropped
+
+    cdef int change(self, key, new, old, bint is_latest, int64_t timestamp, headers) except -1:
+        cdef bytes prefix, primary
+        cdef tuple subscription
+        self.task.at = self.name
+        self.task.written_value = None
+        if key is None:
+            self.dropped("null key")
+            return 0
+        if self.skips_older and not is_latest:
+            self.dropped("out-of-order record of a versioned table")
+            return 0
+        prefix = self.prefix(key_of(key))
+        for row_key, row in self.scan(prefix):
+            subscription = fields_of(fields_of(row)[0])
+            answer = tuple_of_four(self.response, subscription[0], new, subscription[3], RESPONSE_VERSION)
+            primary = (<bytes?>row_key)[len(prefix):]
+            deliver(self.child, key_from(primary, self.reader), answer, timestamp, headers)
+            self.task.at = self.name
+        return 0
 
 
 @cython.final

@@ -110,6 +110,7 @@ cdef class LatestRows:
     cdef int64_t newest
     cdef Py_ssize_t count, size, trim_at, read_count
 
+    cpdef list fetch(self, bytes key, int64_t time_from, int64_t time_to)
     cpdef list values(self, bytes key, int64_t time_from, int64_t time_to, decode)
     cdef bint knows(self, int64_t time_from)
     cdef TimedRows rows_of(self, bytes key)

@@ -558,7 +558,7 @@ cdef class LatestRows:
         cdef int at = rows.place(time, second)
         return data_of(rows.rows + at) if rows.has(at, time, second) else None
 
-    def fetch(self, bytes key not None, int64_t time_from, int64_t time_to):
+    cpdef list fetch(self, bytes key, int64_t time_from, int64_t time_to):
         """Return (time, second number, row) of a record key's rows in order, None if some may be on disk."""
         if not self.knows(time_from):
             return None

@@ -43,7 +43,12 @@ cdef class StoredRows(Rows):
 
     cdef object find(self, bytes row_key)
     cdef object decoded(self, row)
+    cdef int log(self, bytes row_key, data, int64_t timestamp, headers) except -1
     cdef int set_row(self, bytes row_key, row) except -1
+    cdef object exactly(self, new, bint as_it_is)
+    cdef object encoded(self, new)
+    cdef object read_back(self, Node node, new, data, bint as_it_is)
+    cdef int pass_on(self, Node node, key, new, old, data, int64_t timestamp, headers) except -1
     cdef int write_bytes(self, bytes row_key, data, int64_t timestamp, headers) except -1
     cdef int put(
         self, Node node, key, bytes row_key, new, old, int64_t timestamp, int64_t newest, headers, bint as_it_is

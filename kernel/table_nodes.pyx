@@ -214,14 +214,28 @@ cdef class StoredRows(Rows):
     cdef int renew(self, Node node, key, value, old, int64_t timestamp, headers) except -1:
         return self.put(node, key, self.key_bytes(key), value, old, timestamp, timestamp, headers, False)
 
-    cdef int write_bytes(self, bytes row_key, data, int64_t timestamp, headers) except -1:
+    cdef int log(self, bytes row_key, data, int64_t timestamp, headers) except -1:
         if not self.log_value_headers and not (self.log_tombstone_headers and data is None):
             headers = None
-        self.changelog.write(row_key, data, timestamp, headers)
+        return self.changelog.write(row_key, data, timestamp, headers)
+
+    cdef int write_bytes(self, bytes row_key, data, int64_t timestamp, headers) except -1:
+        self.log(row_key, data, timestamp, headers)
         return self.set_row(row_key, None if data is None else timed(timestamp, <bytes?>data))
 
     cdef int set_row(self, bytes row_key, row) except -1:
         return self.buffer.set(row_key, row)
+
+    cdef object exactly(self, new, bint as_it_is):
+        """Return the object that the store would read back for a value, or the value; see Serde.exact."""
+        return new if self.exact is None or as_it_is or type(new) is self.exact_type else self.exact(new)
+
+    cdef object encoded(self, new):
+        return new if self.encode is None else self.encode(new)
+
+    cdef object read_back(self, Node node, new, data, bint as_it_is):
+        """Return what goes on for a value that has been written as data."""
+        return self.decoded(data) if self.exact is None and not as_it_is and type(node.child) is not End else new
 
     cdef int put(
         self, Node node, key, bytes row_key, new, old, int64_t timestamp, int64_t newest, headers, bint as_it_is
@@ -230,19 +244,22 @@ cdef class StoredRows(Rows):
         cdef RecordContext task = self.task
         data = None
         if new is not None:
-            if self.exact is not None and not as_it_is and type(new) is not self.exact_type:
-                new = self.exact(new)
-            data = new if self.encode is None else self.encode(new)
-            if self.exact is None and not as_it_is and type(node.child) is not End:
-                new = self.decoded(data)
+            new = self.exactly(new, as_it_is)
+            data = self.encoded(new)
+            new = self.read_back(node, new, data, as_it_is)
         task.timestamp = timestamp
         task.headers = headers
         self.write_bytes(row_key, data, timestamp if data is None else newest, headers)
+        return self.pass_on(node, key, new, old if self.sends_old else None, data, newest, headers)
+
+    cdef int pass_on(self, Node node, key, new, old, data, int64_t timestamp, headers) except -1:
+        """Pass a change on. data: the bytes of the new value."""
+        cdef RecordContext task = self.task
         if type(node.child) is End:
             return 0
         if self.is_plain and new is not None:
             task.written_value, task.written_serde, task.written_data = new, self.value_serde, data
-        deliver_change(node.child, key, new, old if self.sends_old else None, True, newest, headers)
+        deliver_change(node.child, key, new, old, True, timestamp, headers)
         task.at = node.name
         return 0
 

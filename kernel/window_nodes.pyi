@@ -1,7 +1,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, final
 
-from penstock.kernel.cells import CellUpdates
 from penstock.kernel.messages import _Headers
 from penstock.kernel.nodes import ChangeNode, Node, RecordContext
 from penstock.kernel.rows import RowBuffer, SegmentTimes
@@ -128,14 +127,33 @@ class Suppress(ChangeNode):
     ) -> None: ...
 
 @final
-class CachedSessions:
+class StoredSessions(StoredRows):
     def __init__(
         self,
-        updates: CellUpdates,
+        task: RecordContext,
+        buffer: RowBuffer,
+        changelog: Changelog,
         key_serde: object,
         encode_key: Callable[[Any], bytes] | None,
-        grown: Callable[[], None],
-        counts: bool,
+        value_serde: object,
+        encode: Callable[[Any], bytes] | None,
+        decode: Callable[[bytes], Any] | None,
+        exact: Callable[[Any], object] | None,
+        exact_type: type | None,
+        log_headers: tuple[bool, bool],
+        sends_old: bool,
+        segments: SegmentTimes,
+        decode_key: Callable[[bytes], Any],
+    ) -> None: ...
+
+@final
+class PythonSessions(Rows):
+    def __init__(
+        self,
+        task: RecordContext,
+        put: Callable[[Any, Any, int, _Headers], None],
+        remove: Callable[[Any, Any, int, _Headers], None],
+        copy: Callable[[Any], Any] | None,
     ) -> None: ...
 
 @final
@@ -149,10 +167,9 @@ class SessionAggregate(Node):
         initializer: Callable[[], Any],
         aggregator: Callable[[Any, Any, Any], Any],
         merger: Callable[[Any, Any, Any], Any],
-        sessions: CachedSessions | None,
+        counts: bool,
+        rows: Rows,
         find_sessions: Callable[[Any, int, int], Any],
-        replace: Callable[[Any, Any, Any, Any, int, _Headers], None] | None,
-        copy: Callable[[Any], Any] | None,
         emitter: CloseEmitter | None,
         gap_ms: int,
         grace_ms: int,
@@ -194,8 +211,41 @@ class JoinWindow(Node):
         rows: JoinRows | None,
     ) -> None: ...
 
+def join_side_key(timestamp: int, left: bool, key: bytes) -> bytes: ...
+def join_side_value(left: bool, value: bytes | None) -> bytes | None: ...
+
 @final
-class StreamJoin(Node):
+class NonJoinedRecords:
+    def __init__(
+        self,
+        task: RecordContext,
+        tracker: TimeTracker,
+        left: bool,
+        key_serde: object,
+        encode_key: Callable[[Any], bytes | None] | None,
+        encode_value: Callable[[Any], bytes | None] | None,
+        put: Callable[[bytes, bytes | None], None],
+        put_if_present: Callable[[bytes, bytes | None], None],
+        emit: Callable[[_Headers], None],
+    ) -> None: ...
+
+class WindowJoin(Node):
+    def __init__(
+        self,
+        task: RecordContext,
+        name: str,
+        child: Node | None,
+        joiner: Callable[..., Any],
+        with_key: bool,
+        before_ms: int,
+        after_ms: int,
+        fetch: Callable[[Any, int, int], Any],
+        rows: JoinRows | None,
+        dropped: Callable[[str], None],
+    ) -> None: ...
+
+@final
+class StreamJoin(WindowJoin):
     def __init__(
         self,
         task: RecordContext,
@@ -210,8 +260,26 @@ class StreamJoin(Node):
         tracker: TimeTracker,
         fetch: Callable[[Any, int, int], Any],
         rows: JoinRows | None,
-        waiting: Any,
+        waiting: NonJoinedRecords | None,
         search_ms: int,
         dropped: Callable[[str], None],
     ) -> None: ...
     def advance_time(self, time_ms: int) -> None: ...
+
+@final
+class StreamSelfJoin(WindowJoin):
+    stream_time: int
+    def __init__(
+        self,
+        task: RecordContext,
+        name: str,
+        child: Node | None,
+        joiner: Callable[..., Any],
+        with_key: bool,
+        before_ms: int,
+        after_ms: int,
+        fetch: Callable[[Any, int, int], Any],
+        rows: JoinRows | None,
+        retention_ms: int,
+        dropped: Callable[[str], None],
+    ) -> None: ...

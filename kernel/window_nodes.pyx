@@ -2,10 +2,11 @@
 """The nodes of windows: aggregations, joins of streams, suppress. docs/nodes.md explains it."""
 
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int64_t
+from libc.string cimport memcpy
 
 from penstock.kernel.aggregates cimport aggregated
-from penstock.kernel.cells cimport CellUpdates
 from penstock.kernel.nodes cimport (
     NEEDS_BYTES,
     READS,
@@ -21,7 +22,7 @@ from penstock.kernel.nodes cimport (
     windowed_key,
     windowed_key_from,
 )
-from penstock.kernel.rows cimport RowBuffer, SegmentTimes, log_key_of, sum_of, value_of
+from penstock.kernel.rows cimport TIME_BYTES, RowBuffer, SegmentTimes, log_key_of, sum_of, value_of, write_time
 from penstock.kernel.sinks cimport Changelog
 from penstock.kernel.table_nodes cimport CachedRows, PythonRows, RowNode, Rows, StoredRows, key_for, use_by
 
@@ -129,6 +130,9 @@ cdef class StoredWindowRows(StoredRows):
         """Write the row of the window, and pass the change on; see put()."""
         key = windowed_key_from(self.record_key, self.reader, self.start, end)
         return self.put(node, key, row_key, new, None, timestamp, newest, headers, as_it_is)
+
+    cdef int use_of_key(self, Node node, serde) except -1:
+        return Rows.use_of_key(self, node, serde)  # the nodes after this one get the windowed key
 
     cdef int update(
         self, WindowedAggregate node, bytes record_key, given, value, int64_t start, int64_t end, int64_t timestamp, headers
@@ -550,51 +554,95 @@ cdef class Suppress(ChangeNode):
 # -- sessions
 
 @cython.final
-cdef class CachedSessions:
-    """The sessions of a cached store, by (record key, end, start)."""
+cdef class StoredSessions(StoredRows):
+    """The sessions of a store without a cache. A row has no timestamp; its change has that of the session's end.
 
-    cdef CellUpdates updates
-    cdef object key_serde, encode_key, grown
-    cdef bint counts
+    decode_key: for bytes (not None).
+    """
 
-    def __init__(self, CellUpdates updates not None, key_serde, encode_key, grown, bint counts):
-        self.updates, self.key_serde, self.encode_key = updates, key_serde, encode_key
-        self.grown, self.counts = grown, counts
+    cdef SegmentTimes segments
+    cdef KeyReader reader
 
-    cdef list find(self, bytes row_key, int64_t earliest_end):
-        """Return (end, start, aggregate) of a key's sessions; None if some may be on disk."""
-        return self.updates.table.key_values(row_key, earliest_end, INT64_MAX)
+    def __init__(self, RecordContext task not None, RowBuffer buffer not None, Changelog changelog not None, key_serde,
+                 encode_key, value_serde, encode, decode, exact, exact_type, log_headers, bint sends_old,
+                 SegmentTimes segments not None, decode_key):
+        StoredRows.__init__(
+            self, task, buffer, changelog, key_serde, encode_key, value_serde, encode, decode, exact, exact_type, log_headers,
+            sends_old,
+        )
+        self.segments = segments
+        self.reader = KeyReader(key_serde, decode_key)
 
-    cdef int put(self, RecordContext task, bytes row_key, end, start, aggregate) except -1:
-        """Put an aggregate, None to delete the session."""
-        key = (row_key, end, start)
-        if self.updates.table.put(key, self.updates.held(aggregate), task.timestamp, task.headers, task.message):
-            self.grown()
-        return 0
+    cdef list between(self, bytes record_key, int64_t earliest_end, int64_t latest_start):
+        """Return (end, start, row) of a key's sessions that end and start so, by end and start."""
+        cdef int64_t first = max(earliest_end, self.segments.visible_from)
+        found = self.segments.latest.fetch(record_key, first, INT64_MAX)
+        if found is None:
+            found = self.segments.fetch(record_key, first, INT64_MAX)
+        return [session for session in found if <int64_t>(<tuple>session)[1] <= latest_start]
+
+    cdef int put_session(
+        self, Node node, bytes record_key, int64_t end, int64_t start, new, old, int64_t timestamp, headers, bint as_it_is
+    ) except -1:
+        """Write the row of a session, None to delete it, and pass the change on. old: its row; as_it_is: see put()."""
+        cdef RecordContext task = self.task
+        cdef bytes log_key = log_key_of(record_key, end, start, TIME_BYTES)
+        data = None
+        if new is not None:
+            new = self.exactly(new, as_it_is)
+            data = self.encoded(new)
+            new = self.read_back(node, new, data, as_it_is)
+        task.timestamp, task.headers = timestamp, headers
+        self.log(log_key, data, timestamp, headers)
+        self.segments.put_row(record_key, end, start, log_key, data)
+        key = windowed_key_from(record_key, self.reader, start, end)
+        return self.pass_on(node, key, new, None if old is None or not self.sends_old else self.decoded(old), data, end, None)
+
+    cdef int use_of_key(self, Node node, serde) except -1:
+        return Rows.use_of_key(self, node, serde)  # the nodes after this one get the windowed key
+
+
+@cython.final
+cdef class PythonSessions(Rows):
+    """The sessions of any other store, by its own functions.
+
+    put(session, new aggregate, timestamp, headers), remove(session, old aggregate, timestamp, headers): change the store and
+    pass the change on. copy(aggregate): for a merger, which may change its arguments; None if remove does not need the old
+    aggregate.
+    """
+
+    cdef object put, remove, copy
+
+    def __init__(self, RecordContext task not None, put, remove, copy):
+        self.task = task
+        self.put, self.remove, self.copy = put, remove, copy
+
+    cdef int use_of_key(self, Node node, serde) except -1:
+        return READS
 
 
 @cython.final
 cdef class SessionAggregate(Node):
     """Aggregates the values of each key and session; a record merges the sessions that it connects.
 
-    sessions: in the record cache, which passes changes on; None without a cache: then find_sessions(key, earliest end, latest
-    start) finds them, and replace(session, value, aggregate before it, merged sessions, timestamp, headers) aggregates it into
-    one and deletes the others. copy(aggregate): of merged sessions for replace, because a merger may change its arguments.
-    gap_ms, grace_ms: of the windows. emitter: passes sessions on as they close, None if changes go on at once.
-    stream_time: the highest timestamp seen. dropped: see RowNode.
+    rows: CachedRows, whose cache passes changes on; StoredSessions; PythonSessions. find_sessions(key, earliest end, latest
+    start): (session, aggregate), for those that the kernel cannot find. counts: whether it is a count. gap_ms, grace_ms: of the
+    windows. emitter: passes sessions on as they close, None if changes go on at once. stream_time: the highest timestamp
+    seen. dropped: see RowNode.
     """
 
-    cdef object initializer, aggregator, merger, find_sessions, replace, copy, dropped
-    cdef CachedSessions sessions
+    cdef object initializer, aggregator, merger, find_sessions, dropped
+    cdef Rows rows
     cdef CloseEmitter emitter
+    cdef bint counts
     cdef int64_t gap_ms, grace_ms
     cdef public int64_t stream_time
 
-    def __init__(self, task, name, child, initializer, aggregator, merger, CachedSessions sessions, find_sessions, replace,
-                 copy, CloseEmitter emitter, int64_t gap_ms, int64_t grace_ms, dropped):
+    def __init__(self, task, name, child, initializer, aggregator, merger, bint counts, Rows rows not None, find_sessions,
+                 CloseEmitter emitter, int64_t gap_ms, int64_t grace_ms, dropped):
         Node.__init__(self, task, name, child)
-        self.initializer, self.aggregator, self.merger = initializer, aggregator, merger
-        self.sessions, self.find_sessions, self.replace, self.copy = sessions, find_sessions, replace, copy
+        self.initializer, self.aggregator, self.merger, self.counts = initializer, aggregator, merger, counts
+        self.rows, self.find_sessions = rows, find_sessions
         self.emitter, self.gap_ms, self.grace_ms, self.dropped = emitter, gap_ms, grace_ms, dropped
         self.stream_time = -1
 
@@ -606,59 +654,91 @@ cdef class SessionAggregate(Node):
                 self.emitter.emit(time_ms - self.grace_ms - self.gap_ms, None)
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
-        cdef RecordContext task = self.task
-        cdef bytes row_key = None
-        cdef int64_t close_time, start = timestamp, end = timestamp, other_start, other_end
-        cdef list found = None
-        task.at = self.name
-        task.written_value = None
+        cdef bytes record_key = None
+        cdef int64_t close_time, start = timestamp, end = timestamp
+        self.task.at = self.name
+        self.task.written_value = None
         if key is None:
             self.dropped("null key")
             return 0
         if timestamp > self.stream_time:
             self.stream_time = timestamp
         close_time = self.stream_time - self.grace_ms - self.gap_ms
-        if self.sessions is not None:
-            row_key = key_bytes_of(key, self.sessions.key_serde, self.sessions.encode_key)
-            found = self.sessions.find(row_key, timestamp - self.gap_ms)
-        if found is None:
-            found = [
-                (session[2], session[1], old)
-                for session, old in self.find_sessions(key_of(key), timestamp - self.gap_ms, timestamp + self.gap_ms)
-            ]
-        cdef bint counts = self.sessions is not None and self.sessions.counts
-        cdef list merged = []
-        aggregate = 0 if counts else self.initializer()
-        for session in found:
-            other_end, other_start = (<tuple>session)[0], (<tuple>session)[1]
-            if other_start > timestamp + self.gap_ms:
-                continue
-            old = (<tuple>session)[2]
-            merged.append(session if self.copy is None else (other_end, other_start, self.copy(old)))
-            aggregate = aggregate + old if counts else self.merger(key_of(key), aggregate, old)
-            start, end = min(start, other_start), max(end, other_end)
+        if type(self.rows) is not PythonSessions:
+            record_key = self.rows.key_bytes(key)
+        cdef list merged = self.sessions(key, record_key, timestamp)
+        aggregate = 0 if self.counts else self.initializer()
+        for session in merged:
+            start, end = min(start, <int64_t>(<tuple>session)[1]), max(end, <int64_t>(<tuple>session)[0])
+            old = self.aggregate_of((<tuple>session)[2])
+            aggregate = aggregate + old if self.counts else self.merger(key_of(key), aggregate, old)
         if end < close_time:
             self.dropped("expired window")
-        elif self.sessions is None:
-            merged = [(windowed_key(key_of(key), each[1], each[0]), each[2]) for each in merged]
-            session = windowed_key(key_of(key), start, end)
-            self.replace(session, value, aggregate, merged, timestamp, headers)
         else:
             if start != timestamp or end != timestamp:
                 for session in merged:
-                    task.timestamp, task.headers = timestamp, headers
-                    self.sessions.put(task, row_key, (<tuple>session)[0], (<tuple>session)[1], None)
-            aggregate = aggregate + 1 if counts else self.aggregator(key_of(key), value, aggregate)
-            task.timestamp, task.headers = timestamp, headers
-            self.sessions.put(task, row_key, end, start, aggregate)
+                    self.remove(key, record_key, <tuple>session, timestamp, headers)
+            aggregate = aggregate + 1 if self.counts else self.aggregator(key_of(key), value, aggregate)
+            self.put(key, record_key, end, start, aggregate, timestamp, headers)
         if self.emitter is not None:
             self.emitter.emit(close_time, headers)
         return 0
 
+    cdef list sessions(self, key, bytes record_key, int64_t timestamp):
+        """Return (end, start, what the rows have of it) of the sessions that a record belongs to."""
+        cdef int64_t earliest_end = timestamp - self.gap_ms, latest_start = timestamp + self.gap_ms
+        cdef list found
+        if type(self.rows) is StoredSessions:
+            return (<StoredSessions>self.rows).between(record_key, earliest_end, latest_start)
+        if type(self.rows) is CachedRows:
+            found = (<CachedRows>self.rows).updates.table.key_values(record_key, earliest_end, INT64_MAX)
+            if found is not None:
+                return [session for session in found if <int64_t>(<tuple>session)[1] <= latest_start]
+        found_sessions = self.find_sessions(key_of(key), earliest_end, latest_start)
+        return [(session[2], session[1], old) for session, old in found_sessions]
+
+    cdef object aggregate_of(self, old):
+        """Return the aggregate of a session that was found, which a merger may change."""
+        if type(self.rows) is StoredSessions:
+            return (<StoredSessions>self.rows).decoded(old)
+        if type(self.rows) is PythonSessions and (<PythonSessions>self.rows).copy is not None:
+            return (<PythonSessions>self.rows).copy(old)
+        return old
+
+    cdef int remove(self, key, bytes record_key, tuple session, int64_t timestamp, headers) except -1:
+        """Delete a session that was merged into another one."""
+        if type(self.rows) is CachedRows:
+            return self.put_cached((record_key, session[0], session[1]), None, timestamp, headers)
+        if type(self.rows) is StoredSessions:
+            return (<StoredSessions>self.rows).put_session(
+                self, record_key, session[0], session[1], None, session[2], timestamp, headers, False
+            )
+        windowed = windowed_key(key_of(key), session[1], session[0])
+        (<PythonSessions?>self.rows).remove(windowed, session[2], timestamp, headers)
+        return 0
+
+    cdef int put(
+        self, key, bytes record_key, int64_t end, int64_t start, aggregate, int64_t timestamp, headers
+    ) except -1:
+        """Put the aggregate of a session; the change is passed on."""
+        cdef StoredSessions stored
+        if type(self.rows) is CachedRows:
+            return self.put_cached((record_key, end, start), aggregate, timestamp, headers)
+        if type(self.rows) is StoredSessions:
+            stored = <StoredSessions>self.rows
+            as_it_is = self.counts and stored.exact_type is int
+            return stored.put_session(self, record_key, end, start, aggregate, None, timestamp, headers, as_it_is)
+        (<PythonSessions?>self.rows).put(windowed_key(key_of(key), start, end), aggregate, timestamp, headers)
+        return 0
+
+    cdef int put_cached(self, tuple cache_key, aggregate, int64_t timestamp, headers) except -1:
+        cdef CachedRows rows = <CachedRows>self.rows
+        if rows.updates.table.put(cache_key, rows.updates.held(aggregate), timestamp, headers, rows.source()):
+            rows.grow(timestamp, headers)
+        return 0
+
     cpdef int use_of_key(self, serde) except -1:
-        if self.sessions is None or not self.sessions.counts:
-            return READS
-        return NEEDS_BYTES if serde is self.sessions.key_serde else READS
+        return self.rows.use_of_key(self, serde) if self.counts else READS
 
 
 # -- joins of streams
@@ -753,34 +833,87 @@ cdef class JoinWindow(Node):
         return self.child.use_of_key(serde) | (NEEDS_BYTES if by_bytes else READS)
 
 
-@cython.final
-cdef class StreamJoin(Node):
-    """Joins the records of one side of a stream-stream join: joiner(left, right), or (key, left, right) with with_key.
+cdef bytes side_key(int64_t timestamp, bint left, bytes key):
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(key)
+    made = PyBytes_FromStringAndSize(NULL, TIME_BYTES + 1 + size)
+    cdef char *at = PyBytes_AS_STRING(made)
+    write_time(at, timestamp)
+    at[TIME_BYTES] = left
+    memcpy(at + TIME_BYTES + 1, PyBytes_AS_STRING(key), size)
+    return made
 
-    is_right: whether it is the right side. before_ms, after_ms: how much earlier and later than the record here the one there
-    may be. fetch(key, from, to): the rows (timestamp, value) of the other side; rows: where they are looked up before, None if
-    the kernel cannot. outer: whether a record without a partner is joined with None. waiting: these until their windows
-    close, a NonJoinedRecords, or None. search_ms: how much later than tracker.min_time it has to look for them.
+
+cdef bytes side_value(bint left, bytes value):
+    return None if value is None else (b"\1" if left else b"\0") + value
+
+
+def join_side_key(int64_t timestamp, bint left, bytes key not None):
+    """Return the bytes of a TimestampedKeyAndJoinSide whose key has these bytes."""
+    return side_key(timestamp, left, key)
+
+
+def join_side_value(bint left, bytes value):
+    """Return the bytes of a LeftOrRightValue whose value has these bytes; None for None."""
+    return side_value(left, value)
+
+
+@cython.final
+cdef class NonJoinedRecords:
+    """The records of both sides that have no partner yet, as used by one side of the join.
+
+    key_serde, encode_key, encode_value: of this side's records, see Rows. put(row key, value or None), put_if_present: of
+    the store that has them. emit(headers): joins those whose window has closed with None.
     """
 
-    cdef object joiner, fetch, waiting, dropped
-    cdef bint with_key, is_right, outer
-    cdef int64_t before_ms, after_ms, search_ms
-    cdef JoinRows rows
+    cdef RecordContext task
     cdef TimeTracker tracker
+    cdef bint left
+    cdef object key_serde, encode_key, encode_value, put, put_if_present, emit
 
-    def __init__(self, task, name, child, joiner, bint with_key, bint is_right, bint outer, int64_t before_ms,
-                 int64_t after_ms, TimeTracker tracker not None, fetch, JoinRows rows, waiting, int64_t search_ms, dropped):
+    def __init__(self, RecordContext task not None, TimeTracker tracker not None, bint left, key_serde, encode_key,
+                 encode_value, put, put_if_present, emit):
+        self.task, self.tracker, self.left = task, tracker, left
+        self.key_serde, self.encode_key, self.encode_value = key_serde, encode_key, encode_value
+        self.put, self.put_if_present, self.emit = put, put_if_present, emit
+
+    cdef int add(self, key, value, int64_t timestamp, headers) except -1:
+        """Keep a record of this side until it has a partner or its window closes."""
+        cdef bytes row_key = side_key(timestamp, self.left, key_bytes_of(key, self.key_serde, self.encode_key))
+        self.tracker.min_time = min(timestamp, self.tracker.min_time)
+        self.task.timestamp, self.task.headers = timestamp, headers
+        self.put(row_key, side_value(self.left, value if self.encode_value is None else self.encode_value(value)))
+        return 0
+
+    cdef int remove_other(self, key, int64_t other_time, int64_t timestamp, headers) except -1:
+        """Remove a record of the other side, which now has a partner."""
+        self.task.timestamp, self.task.headers = timestamp, headers
+        self.put_if_present(side_key(other_time, not self.left, key_bytes_of(key, self.key_serde, self.encode_key)), None)
+        return 0
+
+
+cdef class WindowJoin(Node):
+    """Base of joins of streams: joiner(left, right), or (key, left, right) with with_key.
+
+    before_ms, after_ms: how much earlier and later than the record here the one there may be. fetch(key, from, to): the rows
+    (timestamp, value) of the store of the records there; rows: where they are looked up before, None if the kernel cannot.
+    """
+
+    cdef object joiner, fetch, dropped
+    cdef bint with_key
+    cdef int64_t before_ms, after_ms
+    cdef JoinRows rows
+
+    def __init__(self, task, name, child, joiner, bint with_key, int64_t before_ms, int64_t after_ms, fetch, JoinRows rows,
+                 dropped):
         Node.__init__(self, task, name, child)
-        self.joiner, self.with_key, self.is_right, self.outer = joiner, with_key, is_right, outer
-        self.before_ms, self.after_ms, self.tracker = before_ms, after_ms, tracker
-        self.fetch, self.rows = fetch, rows
-        self.waiting, self.search_ms, self.dropped = waiting, search_ms, dropped
+        self.joiner, self.with_key, self.before_ms, self.after_ms = joiner, with_key, before_ms, after_ms
+        self.fetch, self.rows, self.dropped = fetch, rows, dropped
 
-    cdef int join(self, key, value, other, int64_t timestamp, headers) except -1:
+    cdef object joined(self, key, left, right):
+        return self.joiner(key_of(key), left, right) if self.with_key else self.joiner(left, right)
+
+    cdef int pass_on(self, key, joined, int64_t timestamp, headers) except -1:
         self.task.written_value = None
-        left, right = (other, value) if self.is_right else (value, other)
-        joined = self.joiner(key_of(key), left, right) if self.with_key else self.joiner(left, right)
         deliver(self.child, key, joined, timestamp, headers)
         self.task.at = self.name
         return 0
@@ -788,6 +921,34 @@ cdef class StreamJoin(Node):
     cdef object found(self, key, int64_t time_from, int64_t time_to):
         known = None if self.rows is None else self.rows.find(key, time_from, time_to)
         return self.fetch(key_of(key), time_from, time_to) if known is None else known
+
+    cpdef int use_of_key(self, serde) except -1:
+        cdef bint by_bytes = self.rows is not None and serde is self.rows.key_serde
+        return self.child.use_of_key(serde) | (READS if self.with_key or not by_bytes else NEEDS_BYTES)
+
+
+@cython.final
+cdef class StreamJoin(WindowJoin):
+    """Joins the records of one side of a stream-stream join.
+
+    is_right: whether it is the right side. outer: whether a record without a partner is joined with None. waiting: keeps these
+    until their windows close; or None. search_ms: how much later than tracker.min_time it has to look for them.
+    """
+
+    cdef NonJoinedRecords waiting
+    cdef bint is_right, outer
+    cdef int64_t search_ms
+    cdef TimeTracker tracker
+
+    def __init__(self, task, name, child, joiner, with_key, bint is_right, bint outer, before_ms, after_ms,
+                 TimeTracker tracker not None, fetch, rows, NonJoinedRecords waiting, int64_t search_ms, dropped):
+        WindowJoin.__init__(self, task, name, child, joiner, with_key, before_ms, after_ms, fetch, rows, dropped)
+        self.is_right, self.outer, self.tracker = is_right, outer, tracker
+        self.waiting, self.search_ms = waiting, search_ms
+
+    cdef int join(self, key, value, other, int64_t timestamp, headers) except -1:
+        joined = self.joined(key, other, value) if self.is_right else self.joined(key, value, other)
+        return self.pass_on(key, joined, timestamp, headers)
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
         cdef TimeTracker tracker = self.tracker
@@ -807,14 +968,14 @@ cdef class StreamJoin(Node):
         for other_time, other in self.found(key, max(0, timestamp - self.before_ms), last):
             is_joined = True
             if self.waiting is not None:
-                self.waiting.remove_other(key_of(key), other_time, timestamp, headers)
+                self.waiting.remove_other(key, other_time, timestamp, headers)
             self.join(key, value, other, max(timestamp, other_time), headers)
         if is_joined or not self.outer:
             return 0
         # A record whose window has passed need not wait: rows of the other side that it might have joined are gone.
         if self.waiting is None or last < tracker.stream_time:
             return self.join(key, value, None, timestamp, headers)
-        self.waiting.add(key_of(key), value, timestamp, headers)
+        self.waiting.add(key, value, timestamp, headers)
         return 0
 
     def advance_time(self, int64_t time_ms):
@@ -835,5 +996,43 @@ cdef class StreamJoin(Node):
         return self.tracker.min_time + self.search_ms < self.tracker.stream_time
 
     cpdef int use_of_key(self, serde) except -1:
-        cdef bint by_bytes = self.rows is not None and serde is self.rows.key_serde and self.waiting is None
-        return self.child.use_of_key(serde) | (READS if self.with_key or not by_bytes else NEEDS_BYTES)
+        cdef bint by_bytes = self.waiting is None or serde is self.waiting.key_serde
+        return WindowJoin.use_of_key(self, serde) | (0 if by_bytes else READS)
+
+
+@cython.final
+cdef class StreamSelfJoin(WindowJoin):
+    """Joins the records of a stream with each other: both sides of an inner join, with one store.
+
+    A record is joined with itself at its place by timestamp, unless it is older than retention_ms. stream_time: the
+    highest timestamp seen.
+    """
+
+    cdef int64_t retention_ms
+    cdef public int64_t stream_time
+
+    def __init__(self, task, name, child, joiner, with_key, before_ms, after_ms, fetch, rows, int64_t retention_ms, dropped):
+        WindowJoin.__init__(self, task, name, child, joiner, with_key, before_ms, after_ms, fetch, rows, dropped)
+        self.retention_ms = retention_ms
+        self.stream_time = -1
+
+    cdef int process(self, key, value, int64_t timestamp, headers) except -1:
+        cdef int64_t other_time
+        cdef bint joins_itself
+        self.task.at = self.name
+        if key is None or value is None:
+            self.dropped("null key or value")
+            return 0
+        if timestamp > self.stream_time:
+            self.stream_time = timestamp
+        with_itself = self.joined(key, value, value)
+        joins_itself = timestamp > self.stream_time - self.retention_ms + 1
+        for other_time, other in self.found(key, max(0, timestamp - self.before_ms), max(0, timestamp + self.after_ms)):
+            self.pass_on(key, self.joined(key, value, other), max(timestamp, other_time), headers)
+        # The other side.
+        for other_time, other in self.found(key, max(0, timestamp - self.after_ms), max(0, timestamp + self.before_ms)):
+            if joins_itself and other_time > timestamp:
+                joins_itself = False
+                self.pass_on(key, with_itself, timestamp, headers)
+            self.pass_on(key, self.joined(key, other, value), max(timestamp, other_time), headers)
+        return self.pass_on(key, with_itself, timestamp, headers) if joins_itself else 0

@@ -35,8 +35,8 @@ Calls = Mapping[str, tuple[str, ...]]
 
 _KEY_VALUE = {
     "get": ("get", "get_row", "get_forwarded"),
-    "put": ("put", "put_held"),
-    "put-if-absent": ("put_if_absent",),
+    "put": ("put", "put_held", "put_row"),
+    "put-if-absent": ("put_if_absent", "put_row_if_absent"),
     "put-all": ("put_all",),
     "delete": ("delete",),
     "range": ("range", "reverse_range"),

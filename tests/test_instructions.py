@@ -20,10 +20,13 @@ LIMITS = {
     "processor": 3.8,
     "window-suppress": 6.2,
     "session": 3.0,
+    "session-uncached": 3.0,
     "hopping": 6.2,
     "sliding-uncached": 2.7,
     "final-windows-uncached": 3.2,
     "stream-join": 2.5,
+    "left-stream-join": 7.1,
+    "self-join": 2.9,
     "table-table-join": 1.9,
     "foreign-key-join": 8.9,
 }

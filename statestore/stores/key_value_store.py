@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from penstock.kernel.rows import DecodedRows, KeyValueHandle
 from penstock.topology.context.processor_wrapper import KEY
-from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind, TimestampedRows
+from penstock.topology.context.store_interfaces import NodeRows, StoreBuilder, StoreKind
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.context.trace_context import TRACEPARENT, TRACESTATE, trace_context
 from penstock.topology.records import Headers, Message
@@ -137,6 +137,10 @@ class TaskKeyValueStore(StateStore):
         """Return the function from the bytes of a row, None without one, to its value."""
         return self.values.decode
 
+    @override
+    def read_row(self, key: bytes, row: bytes) -> tuple[object, object]:
+        return self.serdes.decode_key(key), self._decode(row)
+
     @property
     @override
     def exposed(self) -> Any:
@@ -259,8 +263,8 @@ class TaskKeyValueStore(StateStore):
         return DecodedRows(rows, self.serdes.decode_key, self._decode)
 
     @override
-    def timestamped_rows(self) -> TimestampedRows | None:
-        return rows_for_nodes(self, self.values) if type(self) is TaskKeyValueStore else None
+    def timestamped_rows(self) -> NodeRows | None:
+        return rows_for_nodes(self, self.values.logs_timestamped) if type(self) is TaskKeyValueStore else None
 
     @override
     def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:

@@ -33,16 +33,11 @@ class ListValueStore(StateStore):
 
     def put(self, key: object, value: object) -> None:
         """Add a value to the list of a key; None deletes the list."""
-        row_key = self.serdes.encode_key(key)
-        data = None if value is None else self.serdes.encode_value(value)
-        self._set(row_key, None if data is None else append(self.rows.get(row_key), data))
+        self.put_row(self.serdes.encode_key(key), None if value is None else self.serdes.encode_value(value))
 
-    def put_if_absent(self, key: object, value: object) -> None:
-        """Put, but only if the key IS present: Kafka Streams' ListValueStore does this for its caller."""
-        if self.rows.get(self.serdes.encode_key(key)) is not None:
-            self.put(key, value)
-
-    def _set(self, row_key: bytes, data: bytes | None) -> None:
+    def put_row(self, row_key: bytes, data: bytes | None) -> None:
+        """Add a serialized value to the list of a serialized key; None deletes the list."""
+        data = None if data is None else append(self.rows.get(row_key), data)
         self.rows.put(row_key, data)
         if not self.builder.logging:
             return
@@ -51,6 +46,16 @@ class ListValueStore(StateStore):
         else:
             self._removals.cancel(row_key)
             self.task.output.log_change(self.name, row_key, data, self.task.timestamp)
+
+    def put_if_absent(self, key: object, value: object) -> None:
+        """Put, but only if the key IS present: Kafka Streams' ListValueStore does this for its caller."""
+        encode = self.serdes.encode_value
+        self.put_row_if_absent(self.serdes.encode_key(key), None if value is None else encode(value))
+
+    def put_row_if_absent(self, row_key: bytes, data: bytes | None) -> None:
+        """As put_if_absent, for a serialized key and value."""
+        if self.rows.get(row_key) is not None:
+            self.put_row(row_key, data)
 
     @override
     def log_removals(self) -> bool:

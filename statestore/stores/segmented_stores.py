@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import logging
 import struct
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, cast
 
 from typing_extensions import override
 
-from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, TimestampedRows, WindowRows
+from penstock.topology.context.store_interfaces import NodeRows, StoreBackend, StoreBuilder, WindowRows
 from penstock.topology.context.store_types import Rows
 from penstock.topology.context.task_context import TaskContext
-from penstock.topology.errors import StreamsError
+from penstock.topology.errors import StateStoreTypeError, StreamsError
 from penstock.topology.records import Message, Windowed
 from penstock.topology.serdes.serdes import direct, takes_none
 
 from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
-from .segments import KeySchema, OwnSegments, Segments
+from .segments import INDEX_PREFIX, KeySchema, OwnSegments, Segments
 from .state_store import LONG_MAX, Bounds, StateStore
 from .store_iterator import StoreIterator
 from .values import TIMESTAMPED, Values, converted, headers_logged, rows_for_nodes
@@ -89,6 +90,16 @@ class SegmentedStore(StateStore):
             return iter(())
         key = self.segments.record_key
         return (row for row in rows if in_range(row[0][key], low, high))
+
+    @abstractmethod
+    def _decoded(self, rows: Iterable[Row]) -> Iterator[tuple[Windowed, object]]:
+        """Yield key and value of the rows of segments."""
+
+    @override
+    def read_row(self, key: bytes, row: bytes) -> tuple[object, object]:
+        if key.startswith(INDEX_PREFIX):
+            raise StateStoreTypeError(f"this is no row of {self.name}, but an entry of its index")
+        return next(self._decoded(((key, row),)))
 
     def _bounded(self, bounds: Bounds, time_from: int, time_to: int) -> Iterator[Row]:
         """Iterate over the visible rows within bounds and with times of this range, in any order."""
@@ -174,10 +185,10 @@ class TaskWindowStore(SegmentedStore):
             self.segments.advance(window_start)  # as in Kafka Streams' in-memory store, but not in its RocksDB store
 
     @override
-    def timestamped_rows(self) -> TimestampedRows | None:
+    def timestamped_rows(self) -> NodeRows | None:
         if type(self) is not TaskWindowStore or self.segments.latest is None or self._duplicates:
             return None
-        return rows_for_nodes(self, self.values)
+        return rows_for_nodes(self, self.values.logs_timestamped)
 
     @override
     def window_rows(self) -> WindowRows | None:
@@ -260,6 +271,7 @@ class TaskWindowStore(SegmentedStore):
         first = max(time_from, self.segments.visible_from)
         return self.segments.scan(first, time_to, reverse)
 
+    @override
     def _decoded(self, rows: Iterable[Row]) -> Iterator[tuple[Windowed, object]]:
         decode_key, decode = self.serdes.decode_key, self.values.decode
         for row_key, data in rows:
@@ -347,6 +359,12 @@ class TaskSessionStore(SegmentedStore):
         """Delete a session."""
         self.put(session, None)
 
+    @override
+    def session_rows(self) -> NodeRows | None:
+        if type(self) is not TaskSessionStore or self.segments.latest is None:
+            return None
+        return rows_for_nodes(self, self.builder.logging and not self.builder.keeps_headers)
+
     def fetch_session(self, key: object, start: int, end: int) -> Any:
         """Return the aggregate of exactly this session, None if there is none."""
         return self.fetch_row(self._encode_key(key), start, end)
@@ -423,6 +441,7 @@ class TaskSessionStore(SegmentedStore):
         first = earliest_end if hidden_too else max(earliest_end, self.segments.visible_from)
         return self.segments.scan(first, latest_end, reverse)
 
+    @override
     def _decoded(self, rows: Iterable[Row]) -> Iterator[tuple[Windowed, object]]:
         decode_key, decode = self.serdes.decode_key, self.values.decode
         for row_key, data in rows:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from penstock.kernel.codecs import required
 from penstock.kernel.nodes import Node
-from penstock.topology.context.store_interfaces import Cells, StoreBackend, StoreBuilder, TimestampedRows, WindowRows
+from penstock.topology.context.store_interfaces import Cells, NodeRows, StoreBackend, StoreBuilder, WindowRows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StateStoreTypeError, StreamsError
 from penstock.topology.query.isolation_level import DEFAULT_ISOLATION, IsolationLevel
@@ -126,8 +126,12 @@ class StateStore:
         """Return the cells of the store's cache for the kernel's nodes; None if not supported."""
         return None
 
-    def timestamped_rows(self) -> TimestampedRows | None:
+    def timestamped_rows(self) -> NodeRows | None:
         """Return the store's rows for the kernel's nodes; None if an update needs more than a log and a put."""
+        return None
+
+    def session_rows(self) -> NodeRows | None:
+        """Return the rows of a session store for the kernel's nodes; None if an update needs more."""
         return None
 
     def window_rows(self) -> WindowRows | None:
@@ -231,6 +235,13 @@ class StateStore:
         Close the iterator or exhaust it. Raises StateStoreTypeError for a store of another kind.
         """
         raise StateStoreTypeError(f"{self.name} is a {self.builder.kind.value} store, which cannot be read as rows")
+
+    def read_row(self, key: bytes, row: bytes) -> tuple[object, object]:
+        """Return key and value of the bytes of one of ``rows``, as reads return them.
+
+        Raises StateStoreTypeError for a store of another kind, and what the serdes raise.
+        """
+        raise StateStoreTypeError(f"{self.name} is a {self.builder.kind.value} store, whose rows are internal")
 
     def persist(self, beside_writes: bool = False) -> None:
         """Make committed updates survive a SIGKILL; see BytesStore.persist."""

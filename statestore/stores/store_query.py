@@ -46,7 +46,7 @@ _HEADERS_QUERIES = (
 
 
 def query_store(store: Any, query: Query[R], rows_max: int | None = None) -> QueryResult[R]:
-    """Return the answer of a task's store; what its serdes raise becomes a failure with STORE_EXCEPTION.
+    """Return the answer of a task's store; errors of its serdes become a failure with STORE_EXCEPTION.
 
     rows_max: the number of rows after which a list ends; None for all.
     """

@@ -10,7 +10,7 @@ from penstock.kernel.codecs import nullable
 from penstock.kernel.codecs import timestamped_decoder as compiled_decoder
 from penstock.kernel.rows import plain_logger, timestamped_logger
 from penstock.kernel.sinks import Changelog
-from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind, TimestampedRows
+from penstock.topology.context.store_interfaces import NodeRows, StoreBuilder, StoreKind
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.context.task_output import ChangeOutput
 from penstock.topology.context.trace_context import trace_context
@@ -191,14 +191,17 @@ def row_reader(builder: StoreBuilder, decode: Decode) -> tuple[Callable[[Message
     return row_of, timestamped_decoder(decode, builder.plain_values)
 
 
-def rows_for_nodes(store: StateStore, values: Values) -> TimestampedRows | None:
-    """Return the rows of a store for the kernel's nodes; None if an update of them needs more than a log and a put."""
+def rows_for_nodes(store: StateStore, logs_each: bool) -> NodeRows | None:
+    """Return the rows of a store for the kernel's nodes; None if an update of them needs more than a log and a put.
+
+    logs_each: whether each update is logged as its value alone.
+    """
     serdes, buffer = store.serdes, store.rows.buffer
-    if buffer is None or not values.logs_timestamped:
+    if buffer is None or not logs_each:
         return None
     if takes_none(serdes.encode_value) or takes_none(serdes.decode_value):  # their handling of None is unknown
         return None
-    return TimestampedRows(
+    return NodeRows(
         key_serde=serdes.key_serde,
         value_serde=serdes.value_serde,
         encode_key=serdes.direct_key,

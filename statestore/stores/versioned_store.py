@@ -145,6 +145,14 @@ class VersionedStore(StateStore):
         return found
 
     @override
+    def read_row(self, key: bytes, row: bytes) -> tuple[object, VersionedRecord | None]:
+        """Return a key with one of its versions; None for a deletion."""
+        if key.startswith(LATEST):
+            return self.serdes.decode_key(key[1:]), VersionedRecord(self.serdes.decode_value(row[8:]), _unpack(row)[0])
+        found, start, end = self.serdes.decode_key(key[8:-8]), _unpack(key, len(key) - 8)[0], _unpack(row)[0]
+        return found, VersionedRecord(self.serdes.decode_value(row[9:]), start, end) if row[8] else None
+
+    @override
     def stored_rows(self, bounds: Bounds) -> Iterator[Row]:
         """Iterate over all versions: the key, and start, end (VALID_TO_UNDEFINED for the newest one) and value."""
         start, end = bounds.start or b"", bounds.end

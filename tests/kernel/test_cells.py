@@ -1,4 +1,4 @@
-"""Compiled loops over the cells of a cache, and over rows, give the results of closures."""
+"""Compiled nodes over the cells of a cache, and over rows, have the results of Python functions."""
 
 from __future__ import annotations
 

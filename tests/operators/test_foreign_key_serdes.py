@@ -87,7 +87,7 @@ def test_a_combined_key_begins_with_the_length_of_the_foreign_key() -> None:
     data = b"\x00\x00\x00\x02fk" + b"\x00" * 7 + b"\x05"
     assert schema.to_bytes("fk", 5) == data
     assert data.startswith(schema.prefix_bytes("fk"))
-    assert schema.from_bytes(data) == ("fk", 5)
+    assert schema.primary_from_bytes(data.removeprefix(schema.prefix_bytes("fk"))) == 5
 
 
 @pytest.mark.parametrize("serde", [SubscriptionWrapperSerde("topic", None), SubscriptionResponseWrapperSerde(None)])
@@ -98,3 +98,22 @@ def test_null_stays_null_and_the_error_names_a_missing_serde(serde: Any) -> None
     assert serde.with_default(TEXT).open_part() is None
     with pytest.raises(SerializationError, match="no serde"):
         serde.deserialize("topic", b"\x80\x00data")
+
+
+@pytest.mark.parametrize("data", [b"", b"\x01", b"\x01\x00" + HASH + b"\x00\x00\x00", b"\x81\x04key\x00\x00\x00\x03"])
+def test_bytes_that_are_no_subscription_are_refused(data: bytes) -> None:
+    """Too short for their version, or with an unknown instruction."""
+    with pytest.raises(SerializationError):
+        SubscriptionWrapperSerde("topic", TEXT).deserialize("topic", data)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00" + HASH[:-1]])
+def test_bytes_that_are_no_response_are_refused(data: bytes) -> None:
+    with pytest.raises(SerializationError):
+        SubscriptionResponseWrapperSerde(TEXT).deserialize("topic", data)
+
+
+def test_messages_of_later_versions_are_read_for_the_error_that_names_them() -> None:
+    subscription = SubscriptionWrapperSerde("topic", TEXT).deserialize("topic", b"\x82\x03key\x00\x00\x00\x07")
+    assert subscription == (None, Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE, "key", 7, 2)
+    assert SubscriptionResponseWrapperSerde(TEXT).deserialize("topic", b"\x81value") == (None, "value", None, 1)

@@ -9,7 +9,6 @@ import pytest
 from penstock.kernel.table_nodes import RowGetter
 from penstock.statestore.stores.segmented_stores import TaskWindowStore
 from penstock.topology.operators import foreign_key_join, stream_table_join, table_join, table_rows
-from penstock.topology.operators.session_windowed import KStreamSessionWindowAggregate
 from penstock.topology.operators.table_store import KTableValueGetter
 from penstock.topology.run import compiled_source
 
@@ -29,6 +28,6 @@ def only_functions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(table_rows, "compiled_window_rows", nothing)
     for module in (stream_table_join, table_join, foreign_key_join):
         patch.setattr(module, "row_getter", by_function)
-    patch.setattr(KStreamSessionWindowAggregate, "_cached", nothing)
+    patch.setattr(table_rows, "compiled_session_rows", nothing)
     patch.setattr(TaskWindowStore, "window_rows", nothing)
     patch.setattr(compiled_source, "only_bytes", lambda node, serde: False)

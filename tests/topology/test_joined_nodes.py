@@ -35,6 +35,13 @@ def stream_joins(builder: StreamsBuilder) -> None:
     joined.join(right, text, WINDOWS, with_key=True, **STORES).to("other-keys")
 
 
+def self_joins(builder: StreamsBuilder) -> None:
+    """Joins of a stream with itself, in one store each."""
+    left = builder.stream("left", **TEXTS)
+    left.join(left, text, WINDOWS, **STORES).to("joined")
+    left.join(left, text, JoinWindows.of_time_difference_with_no_grace(GAP), with_key=True, **STORES).to("with-keys")
+
+
 def table_joins(builder: StreamsBuilder) -> None:
     """All kinds, stored and not, and steps before and after them."""
     left, right = builder.table("left", **TEXTS), builder.table("right", **TEXTS)
@@ -110,6 +117,7 @@ def window_groups(builder: StreamsBuilder) -> None:
     kinds: dict[str, Any] = {
         "hopping": TimeWindows.of_size_and_grace(GAP, GAP).advance_by(timedelta(milliseconds=7)),
         "sliding": SlidingWindows.of_time_difference_and_grace(GAP, GAP),
+        "sessions": SessionWindows.of_inactivity_gap_and_grace(GAP, GAP),
     }
     for name, windows in kinds.items():
         groups = grouped.windowed_by(windows).reduce(text, store=name).group_by(lambda k, v: (k.key, v), **TEXTS)
@@ -159,7 +167,7 @@ def results(monkeypatch: pytest.MonkeyPatch, declare: Declare, config: dict[str,
     with monkeypatch.context() as patch:
         patch.setattr(DriverOutput, "send", send_and_note)
         patch.setattr(DriverOutput, "log_change", log_and_note)
-        with TopologyTestDriver(builder.build(), config) as driver:
+        with TopologyTestDriver(builder.build(config), config) as driver:
             names = ("left", "right") if declare in (stream_joins, table_joins) else ("left",)
             topics = [driver.create_input_topic(name, Serdes.string(), Serdes.string()) for name in names]
             for number in range(600):
@@ -174,6 +182,7 @@ def results(monkeypatch: pytest.MonkeyPatch, declare: Declare, config: dict[str,
     return seen
 
 
+SELF_JOINS = {"topology.optimization": "single.store.self.join"}
 #: Of a small cache, windows evict rows at other moments than functions do: they keep rows that they have only read.
 UNCACHED, SMALL, CACHED = 0, 2_000, 1_000_000
 RUNS = [
@@ -183,6 +192,7 @@ RUNS = [
         for cache in (UNCACHED, SMALL, CACHED)
     ),
     *((declare, cache) for declare in (windows, closing_windows, window_groups) for cache in (UNCACHED, CACHED)),
+    (self_joins, UNCACHED),
 ]
 
 
@@ -191,7 +201,7 @@ RUNS = [
 def test_nodes_give_the_results_of_functions(
     monkeypatch: pytest.MonkeyPatch, declare: Declare, store_format: str, cache: int
 ) -> None:
-    config = {"statestore.cache.max.bytes": cache, "dsl.store.format": store_format}
+    config = {"statestore.cache.max.bytes": cache, "dsl.store.format": store_format, **SELF_JOINS}
     found = results(monkeypatch, declare, config)
     only_functions(monkeypatch)
     assert found == results(monkeypatch, declare, config)

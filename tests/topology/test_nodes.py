@@ -292,7 +292,7 @@ def test_the_first_value_of_a_reduction_is_a_copy_of_the_records_value(
 
 @pytest.mark.parametrize("merged", [False, True], ids=["of the source", "behind a merge"])
 def test_what_follows_a_table_does_not_change_the_value_of_its_siblings(merged: bool) -> None:
-    """A table need not read back a value that its serde has just read, but others may have the same object."""
+    """A table may pass on the object that its serde has read, without a copy, only if no other node has it, too."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=Serdes.string(), value_serde=Serdes.json())
     if merged:

@@ -14,7 +14,10 @@ ASYNC_ADVICE = "map_values_async() and its like await such functions, many at a 
 
 
 def check_function(given: object, what: str, *, optional: bool = False) -> None:
-    """Raise TopologyError unless given is a function (or, if optional, None); what names it with its operator."""
+    """Raise TopologyError unless an argument is a function; an optional one may be None.
+
+    what: the argument and its operator, for the message.
+    """
     if not callable(given) and not (optional and given is None):
         raise TopologyError(f"{what} must be a function, got {given!r}")
     if is_asynchronous(given):
@@ -43,7 +46,10 @@ def is_asynchronous(given: object, *kinds: Callable[[Any], bool]) -> bool:
 
 
 def check_type(given: object, kind: type | tuple[type, ...], what: str, hint: str) -> None:
-    """Raise TopologyError unless given is of a type; what names the argument, hint names the expected type."""
+    """Raise TopologyError unless an argument has a type.
+
+    what: the argument, for the message; hint: the expected type in words.
+    """
     if not isinstance(given, kind):
         raise TopologyError(f"{what} must be {hint}, got {given!r}")
 

@@ -19,7 +19,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def to_millis(duration: Duration, what: str) -> int:
-    """Return a duration in whole milliseconds; what names it in errors.
+    """Return a duration in whole milliseconds. what: its name in errors.
 
     Raises TypeError for other types (a bare float would hide whether seconds or milliseconds are meant), and
     TopologyError for a timedelta that is not a whole number of milliseconds.
@@ -35,7 +35,7 @@ def to_millis(duration: Duration, what: str) -> int:
 
 
 def epoch_millis(moment: Moment, what: str) -> int:
-    """Return a moment in milliseconds since the epoch; what names it in errors.
+    """Return a moment in milliseconds since the epoch. what: its name in errors.
 
     Raises TypeError for other types, and TopologyError for a datetime without a time zone or a negative number.
     """

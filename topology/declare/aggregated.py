@@ -153,7 +153,7 @@ def _serde_of(aggregates: Aggregates, retracts: bool) -> AggregatesSerde:
 
 
 def check_named(aggregates: Mapping[Any, object], what: str) -> None:
-    """Raise TopologyError unless these are aggregates by name; what: takes them."""
+    """Raise TopologyError unless these are aggregates by name. what: the method that gets them, for the message."""
     for name, aggregate in aggregates.items():
         if not isinstance(name, str) or not isinstance(aggregate, Aggregate):
             raise TopologyError(

@@ -126,7 +126,7 @@ class KTable(AbstractStream, Generic[K, V]):
     ) -> KTable[K, Any]:
         """Return the table of an operator, materialized only if it has a store name.
 
-        used, own: the stores that the operator works with, declared elsewhere and by itself.
+        used: the stores of other operators that it works with. own: those that it declares.
         """
         stores = [key_value_store(kept)] if kept.queryable_store_name is not None else []
         stores += [StoreFactory(builder) for builder in own]

@@ -160,11 +160,11 @@ def _answer(join: _Join, subscribed: StreamSourceNode, schema: CombinedKeySchema
         join.name("-subscription-join-foreign", _PROCESSOR), SubscriptionJoinProcessor(getter), getter.store_names
     )
     join.attach(received, answer)
-    tell = ProcessorGraphNode(
+    respond_to_changes = ProcessorGraphNode(
         join.name("-foreign-join-subscription", _PROCESSOR), ForeignTableJoinProcessor(store_name, schema), [store_name]
     )
-    join.attach(other.graph_node, tell)
-    return [answer, tell]
+    join.attach(other.graph_node, respond_to_changes)
+    return [answer, respond_to_changes]
 
 
 def _resolve(

@@ -116,11 +116,11 @@ class KStreamDeduplicate(Operator):
             stored_of_origin.add(identity)
 
         def is_processed_again(identity: bytes, before: TimestampAndOffset) -> bool:
-            """Return whether the row is of this record, from a run that has not committed it.
+            """Return whether an earlier run has written the row for this record without committing it.
 
-            Changelogs may have the row, and the output may not have the record: it must be forwarded. The records
-            that an operator has made of one input record have one offset, too; and so may records of two topics, which
-            the index knows.
+            The changelog may have that row while the output lacks the record, so the record must be forwarded again.
+            An equal offset proves nothing alone: several records made from one input record have the same, and
+            records of two topics may. The index has their topics.
             """
             message = task.message
             if message is None or before.offset != message.offset():

@@ -14,13 +14,18 @@ from typing import Any, NoReturn
 from typing_extensions import override
 
 from penstock.kernel.codecs import hash128
-from penstock.kernel.foreign_key_nodes import ResponseJoin, SubscriptionJoin, SubscriptionReceive, SubscriptionSend
+from penstock.kernel.foreign_key_nodes import (
+    ForeignTableJoin,
+    ResponseJoin,
+    SubscriptionJoin,
+    SubscriptionReceive,
+    SubscriptionSend,
+)
 from penstock.kernel.nodes import Node
 
 from ..config.upgrade_from import has_members_before
-from ..context.task_context import Process
 from ..errors import StreamsError
-from ..records import Change, Headers, ValueAndTimestamp
+from ..records import ValueAndTimestamp
 from ..serdes.serdes import Serde, SerdeLike, ToBytes, resolve_serde, serializer_for
 from .foreign_key_serdes import (
     CombinedKey,
@@ -41,7 +46,6 @@ _ALWAYS = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
 _IF_FOUND = Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE
 
 _CURRENT_VERSION = 1
-_RESPONSE_VERSION = 0
 #: First version that accepts subscriptions with the partition for the response (KIP-775).
 _PRIMARY_PARTITION_SINCE = (3, 4)
 
@@ -205,26 +209,20 @@ class ForeignTableJoinProcessor(Operator):
         self.use_versioned_semantics = False
 
     @override
-    def compile(self, node: NodeContext) -> Process:
-        forward, dropped, use_versioned_semantics = node.forward, node.dropped, self.use_versioned_semantics
+    def compile(self, node: NodeContext) -> Node:
         schema = _schema(self.key_schema, node)
-        prefix_bytes, from_bytes = schema.prefix_bytes, schema.from_bytes
-        prefix_scan = node.store(self.store_name).prefix_scan
-
-        def foreign_table_join(key: object, change: Change, timestamp: int, headers: Headers) -> None:
-            if key is None:
-                dropped("null key")
-                return
-            if use_versioned_semantics and not change[2]:
-                dropped("out-of-order record of a versioned table")
-                return
-            for combined_key, (subscription, _) in prefix_scan(prefix_bytes(key)):
-                value_hash, _, _, partition, _ = subscription
-                response = value_hash, change[0], partition, _RESPONSE_VERSION
-                answer = _new(SubscriptionResponseWrapper, response)
-                forward(from_bytes(combined_key).primary_key, answer, timestamp, headers)
-
-        return foreign_table_join
+        return ForeignTableJoin(
+            node.task,
+            node.name,
+            node.child,
+            schema.prefix_bytes,
+            node.store(self.store_name).prefix_scan,
+            schema.primary_serde,
+            schema.primary_from_bytes,
+            SubscriptionResponseWrapper,
+            self.use_versioned_semantics,
+            node.dropped,
+        )
 
 
 @dataclass(eq=False)

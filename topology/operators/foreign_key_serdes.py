@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import IntEnum
-from functools import partial
 from typing import Any, NamedTuple, NoReturn, cast
 
 from typing_extensions import override
@@ -38,9 +37,6 @@ from ..serdes.serdes import (
 )
 
 _LENGTH = struct.Struct(">i")
-_new = tuple.__new__  # creates a named tuple in half the time of calling its class
-_HASH_BYTES = 16
-_NO_HASH = 0x80
 
 
 class CombinedKey(NamedTuple):
@@ -120,15 +116,12 @@ class CombinedKeySchema:
         self.foreign_key_serde = as_serde(foreign_key_serde)
         self.primary_key_topic = primary_key_topic
         self.primary_key_serde = as_serde(primary_key_serde)
-        self._foreign_to_bytes, self._foreign_from_bytes = _functions(
-            self.foreign_key_serde, foreign_key_topic, "foreign key"
-        )
-        self._primary_to_bytes, self._primary_from_bytes = _functions(
-            self.primary_key_serde, primary_key_topic, "primary key"
-        )
+        self._foreign_to_bytes, _ = _functions(self.foreign_key_serde, foreign_key_topic, "foreign key")
+        primary_to_bytes, primary_from_bytes = _functions(self.primary_key_serde, primary_key_topic, "primary key")
+        self.primary_from_bytes = _direct(primary_from_bytes)
         #: Returns the bytes of a foreign key and a primary key.
         self.to_bytes: Callable[[Any, Any], bytes] = combined_key(
-            _direct(self._foreign_to_bytes), _direct(self._primary_to_bytes)
+            _direct(self._foreign_to_bytes), _direct(primary_to_bytes)
         )
 
     def __reduce__(self) -> Any:
@@ -153,12 +146,11 @@ class CombinedKeySchema:
         data = self._foreign_to_bytes(foreign_key) or b""
         return _LENGTH.pack(len(data)) + data
 
-    def from_bytes(self, data: bytes) -> CombinedKey:
-        """Return the combined key of these bytes."""
-        middle = _LENGTH.size + _LENGTH.unpack_from(data)[0]
-        return CombinedKey(
-            self._foreign_from_bytes(data[_LENGTH.size : middle]), self._primary_from_bytes(data[middle:])
-        )
+    @property
+    def primary_serde(self) -> Serde[Any] | None:
+        """The serde of primary keys; None if its bytes depend on the topic, as with a schema registry."""
+        serde = self.primary_key_serde
+        return None if serde is None or serde.serializer is None else serde
 
 
 class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
@@ -176,10 +168,9 @@ class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
         self.primary_key_serde = as_serde(primary_key_serde)
         self.application_id = application_id
         topic = primary_key_topic if application_id is None else f"{application_id}-{primary_key_topic}"
-        self._key_to_bytes, self._key_from_bytes = _functions(self.primary_key_serde, topic, "primary key")
-        encode = subscription_encoder(self._encode, _direct(self._key_to_bytes))
-        from_bytes = _direct(self._key_from_bytes)
-        decode = subscription_decoder(self._decode, from_bytes, _INSTRUCTIONS, SubscriptionWrapper)
+        key_to_bytes, key_from_bytes = _functions(self.primary_key_serde, topic, "primary key")
+        encode = subscription_encoder(_direct(key_to_bytes))
+        decode = subscription_decoder(_direct(key_from_bytes), _INSTRUCTIONS, SubscriptionWrapper)
         self.serializer = nullable(guarded(encode, refusal(repr(self), "write")))
         self.deserializer = nullable(guarded(decode, refusal(repr(self), "read")))
 
@@ -208,25 +199,6 @@ class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
         found: SubscriptionWrapper | None = cast("FromBytes", self.deserializer)(data)
         return found
 
-    def _encode(self, value: SubscriptionWrapper) -> bytes:
-        value_hash, instruction, primary_key, partition, version = value
-        key = self._key_to_bytes(primary_key) or b""
-        head = bytes((_versioned(version, value_hash), instruction)) + (value_hash or b"")
-        if version == 0:
-            return head + key
-        if partition is None:
-            raise SerializationError(f"A subscription of version {version} needs a primary partition")
-        return head + key + _LENGTH.pack(partition)
-
-    def _decode(self, data: bytes) -> SubscriptionWrapper:
-        version, found_hash, rest = _unversioned(data, 2)
-        partition = None
-        if version > 0:
-            partition = _LENGTH.unpack(rest[-_LENGTH.size :])[0]
-            rest = rest[: -_LENGTH.size]
-        instruction = _INSTRUCTIONS[data[1]]
-        return _new(SubscriptionWrapper, (found_hash, instruction, self._key_from_bytes(rest), partition, version))
-
 
 class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
     """Format: version (bit 0x80: no hash), hash, foreign value."""
@@ -237,11 +209,11 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
             self.serializer, self.deserializer = self._writer(serde.serializer), self._reader(serde.deserializer)
 
     def _writer(self, to_bytes: ToBytes) -> ToBytes:
-        write = response_encoder(partial(self._encode, to_bytes), _direct(to_bytes), Serialized)
+        write = response_encoder(_direct(to_bytes), Serialized)
         return nullable(guarded(write, refusal(repr(self), "write")))
 
     def _reader(self, from_bytes: FromBytes) -> FromBytes:
-        read = response_decoder(partial(self._decode, from_bytes), _direct(from_bytes), SubscriptionResponseWrapper)
+        read = response_decoder(_direct(from_bytes), SubscriptionResponseWrapper)
         return nullable(guarded(read, refusal(repr(self), "read")))
 
     def __reduce__(self) -> Any:
@@ -271,33 +243,6 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
     def deserialize(self, topic: str, data: bytes | None) -> SubscriptionResponseWrapper | None:
         found: SubscriptionResponseWrapper | None = self.topic_deserializer(topic)(data)
         return found
-
-    @staticmethod
-    def _encode(value_to_bytes: ToBytes, value: SubscriptionResponseWrapper) -> bytes:
-        value_hash, foreign_value, _, version = value
-        if type(foreign_value) is Serialized:
-            data: bytes | None = foreign_value.data
-        else:
-            data = None if foreign_value is None else value_to_bytes(foreign_value)
-        return bytes((_versioned(version, value_hash),)) + (value_hash or b"") + (data or b"")
-
-    @staticmethod
-    def _decode(value_from_bytes: FromBytes, data: bytes) -> SubscriptionResponseWrapper:
-        version, found_hash, rest = _unversioned(data, 1)
-        foreign_value = value_from_bytes(rest) if rest else None
-        return _new(SubscriptionResponseWrapper, (found_hash, foreign_value, None, version))
-
-
-def _versioned(version: int, found_hash: bytes | None) -> int:
-    return version if found_hash is not None else version | _NO_HASH
-
-
-def _unversioned(data: bytes, head: int) -> tuple[int, bytes | None, bytes]:
-    """Return version, hash and the bytes after it; the hash, if any, starts at offset head."""
-    version = data[0] & ~_NO_HASH
-    if data[0] & _NO_HASH:
-        return version, None, data[head:]
-    return version, data[head : head + _HASH_BYTES], data[head + _HASH_BYTES :]
 
 
 def _or_default(serde: Serde[Any] | None, default: Serde[Any] | None) -> Serde[Any] | None:

@@ -9,16 +9,15 @@ from typing import Any
 from typing_extensions import override
 
 from penstock.kernel.nodes import Node
-from penstock.kernel.window_nodes import CachedSessions, SessionAggregate
+from penstock.kernel.window_nodes import SessionAggregate
 
-from ..context.store_interfaces import StoreKind
-from ..records import Change, Headers, ValueAndTimestamp, Windowed
+from ..records import ValueAndTimestamp
 from ..stores.windows import SessionWindows
 from .aggregate import Aggregator
 from .counting import count_merger, counts
 from .operator import NodeContext
-from .table_rows import cached_rows, cached_store
-from .table_store import Getter, KTableValueGetter, as_read, forwards_itself
+from .table_rows import session_rows_of
+from .table_store import Getter, KTableValueGetter
 from .windowed import WindowedAggregator
 
 
@@ -47,19 +46,20 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
     @override
     def compile(self, node: NodeContext) -> Node:
         store = node.store(self.store_name)
-        sessions = None if self.on_close else self._cached(node)
+        is_count = counts(self.initializer, self.aggregator) and self.session_merger is count_merger
+        rows = session_rows_of(node, self.store_name, self.send_old_values, self.on_close)
+        emitter = self._emitter(node, store.find_sessions_ending, False)
         compiled = SessionAggregate(
             node.task,
             node.name,
-            node.child,
+            node.child if emitter is None else None,
             self.initializer,
             self.aggregator,
             self.session_merger,
-            sessions,
+            is_count,
+            rows,
             store.find_sessions,
-            self._compile_update(node) if sessions is None else None,
-            as_read(store) if sessions is None and self.send_old_values else None,
-            self._emitter(node, store.find_sessions_ending, False),
+            emitter,
             self.windows.inactivity_gap_ms,
             self.windows.grace_ms,
             node.dropped,
@@ -72,42 +72,3 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
     def _closing(self, last_close_time: int, close_time: int) -> tuple[int, int] | None:
         lower, upper = max(0, last_close_time), close_time - 1
         return None if 0 <= upper < lower else (lower, upper)
-
-    def _cached(self, node: NodeContext) -> CachedSessions | None:
-        """Return the sessions in a record cache, which then passes changes on; None if there is none."""
-        store = None if node.notes_rows else cached_store(node, self.store_name, StoreKind.SESSION)
-        if store is None or store.builder.keeps_headers:
-            return None
-        forwards_itself(node, store, self.send_old_values)
-        cells = store.cells()
-        rows = cached_rows(node, cells)
-        only_counts = counts(self.initializer, self.aggregator) and self.session_merger is count_merger
-        is_count = only_counts and cells.native is int
-        return CachedSessions(rows.updates, cells.key_serde, cells.encode_key, cells.grown, is_count)
-
-    def _compile_update(self, node: NodeContext) -> Any:
-        """Return replace(session, value, aggregate, merged, timestamp, headers) for a store without a cache."""
-        task, forward, aggregator = node.task, node.forward, self.aggregator
-        store = node.store(self.store_name)
-        put_held, remove, hold, read = store.put_held, store.remove, store.values.hold, store.values.read
-        forwards = not self.on_close and forwards_itself(node, store, self.send_old_values)
-        send_old = self.send_old_values
-
-        def replace(
-            session: Windowed, value: object, aggregate: object, merged: list[Any], timestamp: int, headers: Headers
-        ) -> None:
-            if session[1] != timestamp or session[2] != timestamp:
-                for old_session, old in merged:
-                    task.timestamp = timestamp
-                    task.headers = headers
-                    remove(old_session)
-                    if forwards:
-                        forward(old_session, Change(None, old if send_old else None), old_session[2], None)
-            held = hold(aggregator(session[0], value, aggregate))
-            task.timestamp = timestamp
-            task.headers = headers
-            put_held(session, held)
-            if forwards:
-                forward(session, Change(read(held), None), session[2], None)
-
-        return replace

@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 #: Pauses between attempts, in ms: the first is for deadlocks and serialization failures, the longest for a database
 #: that restarts.
 RETRY_MS = (50, 100, 200, 500, 1_000, 2_000, 5_000)
+#: How often the offset in the sink moves while no record makes a row, in ms: much less than topics keep records.
+OFFSETS_MS = 60_000
 
 
 @dataclass(eq=False)
@@ -63,21 +65,27 @@ class SinkBatch(WaitingRecords):
     A batch is written between two input records, so all rows of a record are in the same transaction. Offsets that the
     group gets do not pass the records held here.
 
-    Rows that the sink refuses are handled as failures of their records. Dead letters must not be lost, and are in
-    Kafka once the task has committed, so the rest of the batch is written after that commit.
+    Rows that the sink refuses are handled as failures of their records. Dead letters, of any operator of the task, must
+    not be lost, and are in Kafka once the task has committed, so what follows them is written after that commit.
+
+    Records that make no row, e.g. behind a filter, move the offset in the sink after a commit that has covered them:
+    otherwise the topic may delete the records at that offset, and a restart would not find it.
     """
 
     drains_at_commit = True
+    rows: int
 
     def __init__(self, operator: SinkOperator, node: NodeContext) -> None:
         super().__init__(node.name)
+        self.rows = 0
         self._operator = operator
         self._task: TaskContext = node.task
         self._writer = node.task.sink_writers[node.name]
         self._held: list[Held] = []
         self._since_ms = 0  # when the oldest record arrived
-        #: The refused ones of the held records, by index, and whether the commit of their dead letters is awaited.
+        #: The refused ones of the held records, by index.
         self._refused: set[int] = set()
+        #: Whether the commit of dead letters is awaited.
         self._awaits_commit = False
         self._failures = 0
         self._failing_since_ms = self._retry_ms = 0
@@ -85,6 +93,9 @@ class SinkBatch(WaitingRecords):
         #: The records of the last attempt, and their next offsets.
         self._attempted_records = 0
         self._attempted: Mapping[TopicPartition, int] = {}
+        #: The offsets in the sink, as far as this object has written them, and when it did.
+        self._stored: dict[TopicPartition, int] = {}
+        self._stored_ms = -OFFSETS_MS
 
         def refuse(key: object, value: object, timestamp: int, headers: Headers) -> None:
             raise self._error
@@ -125,24 +136,38 @@ class SinkBatch(WaitingRecords):
         return self._attempt()
 
     @override
-    def committed(self) -> None:
-        """The dead letters of refused rows are committed: the rest of the batch is due."""
+    def dead_letter_sent(self) -> None:
+        """The offset in the sink must not pass its record before it is committed."""
+        self._awaits_commit = True
+        self._task.request_commit()
+
+    @override
+    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Dead letters are committed: what is held may be written. Without rows the offsets move."""
         self._awaits_commit = False
+        if self._held or self._task.wall_clock_ms() < max(self._stored_ms + OFFSETS_MS, self._retry_ms):
+            return
+        ahead = {partition: offset for partition, offset in offsets.items() if offset > self._stored.get(partition, -1)}
+        if ahead:
+            self._attempt(ahead)
 
     @override
     def cancel(self) -> None:
         self._held.clear()
         self._refused.clear()
 
-    def _attempt(self) -> int:
-        """Write the batch. Returns how many records are not held any more, or were refused."""
+    def _attempt(self, ahead: Mapping[TopicPartition, int] | None = None) -> int:
+        """Write the batch. Returns how many records are not held any more, or were refused.
+
+        ahead: offsets to write instead, of records that made no rows.
+        """
         self.times.calls += 1
         self.times.retries += self._failures > 0
         began = time.perf_counter()
         before = len(self._held)
         refused: Mapping[int, RefusedRowError] = {}
         try:
-            self._write()
+            self._write(ahead or {})
         except RefusedRowsError as error:
             refused = error.refused
         except SinkUnavailableError as error:
@@ -159,24 +184,29 @@ class SinkBatch(WaitingRecords):
         self._failures = self._retry_ms = 0
         return before
 
-    def _write(self) -> None:
+    def _write(self, ahead: Mapping[TopicPartition, int]) -> None:
         if self._failures:
             self._forget_written()
-        self._attempted_records, self._attempted = len(self._held), self._offsets()
-        if self._held:
+        self._attempted_records, self._attempted = len(self._held), ahead or self._offsets()
+        if self._held or ahead:
             records = [as_record(each) for i, each in enumerate(self._held) if i not in self._refused]
             self._writer.write(records, self._attempted)
-        self._forget(len(self._held))
+        self._note_written()
 
     def _forget_written(self) -> None:
         """Forget the records of an attempt that failed and was successful: only its answer was lost."""
         stored = self._writer.offsets()
         if all(stored.get(partition) == offset for partition, offset in self._attempted.items()):
-            self._forget(self._attempted_records)
+            self._note_written()
 
-    def _forget(self, count: int) -> None:
+    def _note_written(self) -> None:
+        """Forget the records of the last attempt, which are in the sink."""
+        count = self._attempted_records
+        self.rows += count - sum(i < count for i in self._refused)
         del self._held[:count]
         self._refused = {i - count for i in self._refused if i >= count}
+        self._stored |= self._attempted
+        self._stored_ms = self._task.wall_clock_ms()
 
     def _offsets(self) -> dict[TopicPartition, int]:
         """Return the next offset of each partition after the records that are held."""
@@ -187,7 +217,7 @@ class SinkBatch(WaitingRecords):
         return {TopicPartition(*partition): offset for partition, offset in found.items()}
 
     def _handle(self, reasons: Mapping[int, RefusedRowError]) -> int:
-        """Let the exception handler decide about refused rows; it raises, or the task commits its dead letters."""
+        """Let the exception handler decide about refused rows; it raises, or may send dead letters."""
         kept = [i for i in range(len(self._held)) if i not in self._refused]
         refused = {kept[i]: reason for i, reason in reasons.items()}
         try:
@@ -197,8 +227,6 @@ class SinkBatch(WaitingRecords):
             self.cancel()  # the task is closed
             raise
         self._refused |= refused.keys()
-        self._awaits_commit = True
-        self._task.request_commit()
         return len(refused)
 
     def _postpone(self, error: SinkUnavailableError) -> None:
@@ -214,8 +242,8 @@ class SinkBatch(WaitingRecords):
             self.cancel()
             raise TaskTimeoutError(
                 f"Task {task_id} did not make progress within {for_ms} ms (task.timeout.ms={limit_ms}): writing to "
-                f"{self._operator.sink} in sink {self.name} fails: {error} Check the database and the network between; "
-                "if it may be away for longer, raise task.timeout.ms.",
+                f"{self._operator.sink} in sink {self.name} fails: {str(error).rstrip('.')}. Check the database and "
+                "the network between; if it may be away for longer, raise task.timeout.ms.",
                 task_id,
             ) from error
         logger.warning(

@@ -10,15 +10,23 @@ from typing_extensions import override
 
 from penstock.kernel.nodes import Node
 from penstock.kernel.sinks import Changelog
-from penstock.kernel.window_nodes import JoinRows, JoinWindow, StreamJoin, TimeTracker
+from penstock.kernel.window_nodes import (
+    JoinRows,
+    JoinWindow,
+    NonJoinedRecords,
+    StreamJoin,
+    StreamSelfJoin,
+    TimeTracker,
+)
 
-from ..context.task_context import Process
 from ..records import Headers
+from ..serdes.serdes import serializer_for
 from ..stores.windows import JoinWindows
 from .operator import NodeContext, Operator
 from .stream_join_serdes import (
-    LeftOrRightValue,
+    LeftOrRightValueSerde,
     TimestampedKeyAndJoinSide,
+    TimestampedKeyAndJoinSideSerde,
 )
 
 #: Minimum wall-clock time between two searches for closed windows, in ms (Kafka Streams' internal configuration).
@@ -115,7 +123,7 @@ class KStreamKStreamJoin(Operator):
             tracker,
             node.store(self.other_window_name).fetch_range,
             _join_rows(node, self.other_window_name),
-            _NonJoinedRecords(node, self, tracker) if self.outer_join_window_name else None,
+            _waiting(node, self, tracker) if self.outer_join_window_name else None,
             after + self.windows.grace_ms,
             node.dropped,
         )
@@ -135,31 +143,38 @@ class KStreamKStreamJoinRightSide(KStreamKStreamJoin):
     left = False
 
 
-class _NonJoinedRecords:
-    """The records of both sides that have no partner yet, as used by one side of the join in one task."""
+def _waiting(node: NodeContext, join: KStreamKStreamJoin, tracker: TimeTracker) -> NonJoinedRecords:
+    """Return the records of both sides that have no partner yet, as used by one side of the join in one task."""
+    store = node.store(str(join.outer_join_window_name))
+    key_serde: TimestampedKeyAndJoinSideSerde = store.serdes.key_serde
+    value_serde: LeftOrRightValueSerde = store.serdes.value_serde
+    key, value = key_serde.inner, value_serde.of_side(join.left)
+    return NonJoinedRecords(
+        node.task,
+        tracker,
+        join.left,
+        key,
+        serializer_for(key, store.changelog_topic),
+        serializer_for(value, store.changelog_topic),
+        store.put_row,
+        store.put_row_if_absent,
+        _ClosedRecords(node, join, tracker, store).emit,
+    )
 
-    def __init__(self, node: NodeContext, join: KStreamKStreamJoin, tracker: TimeTracker) -> None:
+
+class _ClosedRecords:
+    """The records without a partner whose window has closed, as used by one side of the join in one task."""
+
+    def __init__(self, node: NodeContext, join: KStreamKStreamJoin, tracker: TimeTracker, store: Any) -> None:
         self.task = node.task
         self.forward = node.forward
-        self.store = node.store(str(join.outer_join_window_name))
+        self.store = store
         self.joiner = joiner_with_key(join.joiner, join.with_key)
-        self.left = join.left
         self.tracker = tracker
         self.interval_ms: int = node.task.config.get(EMIT_INTERVAL_KEY, EMIT_INTERVAL_MS)
         self.grace = join.windows.grace_ms
         #: How much later than a record its partner may be, by whether the record is on the left side.
         self.look_back = {True: join.windows.after_ms, False: join.windows.before_ms}
-
-    def add(self, key: object, value: object, timestamp: int, headers: Headers) -> None:
-        """Keep a record of this side until it has a partner or its window closes."""
-        self.tracker.min_time = min(timestamp, self.tracker.min_time)
-        self._as_record(timestamp, headers)
-        self.store.put(TimestampedKeyAndJoinSide(timestamp, self.left, key), LeftOrRightValue(self.left, value))
-
-    def remove_other(self, key: object, other_timestamp: int, timestamp: int, headers: Headers) -> None:
-        """Remove the other side's record, which now has a partner."""
-        self._as_record(timestamp, headers)
-        self.store.put_if_absent(TimestampedKeyAndJoinSide(other_timestamp, not self.left, key), None)
 
     def emit(self, headers: Headers) -> None:
         """Join the records whose window has closed with None, oldest first.
@@ -196,12 +211,8 @@ class _NonJoinedRecords:
 
     def _delete(self, side_key: TimestampedKeyAndJoinSide, headers: Headers) -> None:
         """Delete all records under a key. Called after the last one was forwarded, so a failure loses none of them."""
-        self._as_record(self.tracker.stream_time, headers)
+        self.task.timestamp, self.task.headers = self.tracker.stream_time, headers
         self.store.put(side_key, None)
-
-    def _as_record(self, timestamp: int, headers: Headers) -> None:
-        self.task.timestamp = timestamp
-        self.task.headers = headers
 
 
 @dataclass(eq=False)
@@ -219,35 +230,19 @@ class KStreamKStreamSelfJoin(Operator):
     with_key: bool = False
 
     @override
-    def compile(self, node: NodeContext) -> Process:
-        forward, dropped = node.forward, node.dropped
-        joiner, retention = joiner_with_key(self.joiner_this, self.with_key), self.retention_ms
-        before, after = self.windows.before_ms, self.windows.after_ms
-        fetch_range = node.store(self.window_name).fetch_range
-        stream_time = -1
-
-        def self_join(key: object, value: object, timestamp: int, headers: Headers) -> None:
-            nonlocal stream_time
-            if key is None or value is None:
-                dropped("null key or value")
-                return
-            stream_time = max(stream_time, timestamp)
-            with_itself = joiner(key, value, value)
-            joins_itself = timestamp > stream_time - retention + 1
-            for other_timestamp, other in fetch_range(key, max(0, timestamp - before), max(0, timestamp + after)):
-                forward(key, joiner(key, value, other), max(timestamp, other_timestamp), headers)
-            # The other side; the record is joined with itself at its place by timestamp.
-            for other_timestamp, other in fetch_range(key, max(0, timestamp - after), max(0, timestamp + before)):
-                if joins_itself and other_timestamp > timestamp:
-                    joins_itself = False
-                    forward(key, with_itself, timestamp, headers)
-                forward(key, joiner(key, other, value), max(timestamp, other_timestamp), headers)
-            if joins_itself:
-                forward(key, with_itself, timestamp, headers)
-
-        def recall(value: int) -> None:
-            nonlocal stream_time
-            stream_time = value
-
-        node.remembers(lambda: stream_time, recall)
-        return self_join
+    def compile(self, node: NodeContext) -> Node:
+        compiled = StreamSelfJoin(
+            node.task,
+            node.name,
+            node.child,
+            self.joiner_this,
+            self.with_key,
+            self.windows.before_ms,
+            self.windows.after_ms,
+            node.store(self.window_name).fetch_range,
+            _join_rows(node, self.window_name),
+            self.retention_ms,
+            node.dropped,
+        )
+        node.remembers_time(compiled, "stream_time")
+        return compiled

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
+from penstock.kernel.window_nodes import join_side_key, join_side_value
+
 from ..errors import SerializationError
 from ..serdes.codecs import refusing
 from ..serdes.serdes import Serde, SerdeLike, as_serde
@@ -40,13 +42,18 @@ class TimestampedKeyAndJoinSideSerde(Serde[TimestampedKeyAndJoinSide]):
         inner = default if self.key_serde is None else self.key_serde.with_default(default)
         return TimestampedKeyAndJoinSideSerde(inner)
 
+    @property
+    def inner(self) -> Serde[Any]:
+        """The serde of the keys inside; raises SerializationError if there is none."""
+        return _given(self.key_serde, "key")
+
     @override
     @refusing("write")
     def serialize(self, topic: str, value: TimestampedKeyAndJoinSide | None) -> bytes | None:
         if value is None:
             return None
-        key = _given(self.key_serde, "key").serialize(topic, value.key)
-        return _TIMESTAMP_AND_SIDE.pack(value.timestamp, value.left) + (key or b"")
+        key = self.inner.serialize(topic, value.key)
+        return join_side_key(value.timestamp, value.left, key or b"")
 
     @override
     @refusing("read")
@@ -54,7 +61,7 @@ class TimestampedKeyAndJoinSideSerde(Serde[TimestampedKeyAndJoinSide]):
         if data is None:
             return None
         timestamp, left = _TIMESTAMP_AND_SIDE.unpack_from(data)
-        key = _given(self.key_serde, "key").deserialize(topic, data[_TIMESTAMP_AND_SIDE.size :])
+        key = self.inner.deserialize(topic, data[_TIMESTAMP_AND_SIDE.size :])
         return TimestampedKeyAndJoinSide(timestamp, left, key)
 
 
@@ -76,8 +83,7 @@ class LeftOrRightValueSerde(Serde[LeftOrRightValue]):
     def serialize(self, topic: str, value: LeftOrRightValue | None) -> bytes | None:
         if value is None:
             return None
-        data = self._serde(value.left).serialize(topic, value.value)
-        return None if data is None else (b"\1" if value.left else b"\0") + data
+        return join_side_value(value.left, self.of_side(value.left).serialize(topic, value.value))
 
     @override
     @refusing("read")
@@ -85,9 +91,10 @@ class LeftOrRightValueSerde(Serde[LeftOrRightValue]):
         if not data:
             return None
         left = data[0] == 1
-        return LeftOrRightValue(left, self._serde(left).deserialize(topic, data[1:]))
+        return LeftOrRightValue(left, self.of_side(left).deserialize(topic, data[1:]))
 
-    def _serde(self, left: bool) -> Serde[Any]:
+    def of_side(self, left: bool) -> Serde[Any]:
+        """Return the serde of the values of a side; raises SerializationError if there is none."""
         return _given(self.left_serde, "left value") if left else _given(self.right_serde, "right value")
 
 

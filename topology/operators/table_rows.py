@@ -7,13 +7,21 @@ from typing import Any, TypeVar
 
 from penstock.kernel.sinks import Changelog
 from penstock.kernel.table_nodes import CachedRows, PythonRows, RowGetter, Rows, StoredRows
-from penstock.kernel.window_nodes import StoredWindowRows
+from penstock.kernel.window_nodes import PythonSessions, StoredSessions, StoredWindowRows
 
-from ..context.store_interfaces import Cells, StoreKind, TimestampedRows
+from ..context.store_interfaces import Cells, NodeRows, StoreKind
 from ..context.timers import ExpiringRows, OnDue
 from ..serdes.serdes import direct
 from .operator import NodeContext
-from .table_store import KTableValueGetter, TableStore, Update, as_read, forwards_itself, window_updater
+from .table_store import (
+    KTableValueGetter,
+    TableStore,
+    Update,
+    as_read,
+    forwards_itself,
+    session_updaters,
+    window_updater,
+)
 
 S = TypeVar("S")
 
@@ -95,6 +103,32 @@ def compiled_window_rows(node: NodeContext, name: str, sends_old: bool, on_close
     return None if sends_old and not on_close else stored_window_rows(node, name)
 
 
+def session_rows_of(node: NodeContext, name: str, sends_old: bool, on_close: bool) -> Rows:
+    """Return the sessions of a store, for a SessionAggregate. on_close: its CloseEmitter passes them on."""
+    found = compiled_session_rows(node, name, sends_old, on_close)
+    if found is not None:
+        return found
+    store = node.store(name)
+    put, remove = session_updaters(node, store, sends_old, on_close)
+    return PythonSessions(node.task, put, remove, as_read(store) if sends_old else None)
+
+
+def compiled_session_rows(node: NodeContext, name: str, sends_old: bool, on_close: bool) -> Rows | None:
+    """Return the sessions in the cache or the write buffer; None if an update of them needs the store itself."""
+    if node.notes_rows:
+        return None
+    cached = None if on_close else cached_store(node, name, StoreKind.SESSION)
+    if cached is not None and not cached.builder.keeps_headers:
+        forwards_itself(node, cached, sends_old)
+        return cached_rows(node, cached.cells())
+    store = node.store(name)
+    rows = store.session_rows()
+    if rows is None:
+        return None
+    more = sends_old and not on_close, store.segments, store.serdes.decode_key
+    return _made(StoredSessions, node, name, rows, *more)
+
+
 def row_getter(getter: KTableValueGetter, sent: bool = False) -> RowGetter:
     """Return the rows of another table; sent: those that it has passed on last, see KTableValueGetter."""
     get, cells, rows = getter.get_forwarded if sent else getter.get, getter.cells, getter.rows
@@ -125,7 +159,7 @@ def stored_window_rows(node: NodeContext, name: str) -> StoredWindowRows | None:
     return _made(StoredWindowRows, node, name, rows, *more)
 
 
-def _made(kind: Callable[..., S], node: NodeContext, name: str, rows: TimestampedRows, *more: object) -> S:
+def _made(kind: Callable[..., S], node: NodeContext, name: str, rows: NodeRows, *more: object) -> S:
     return kind(
         node.task,
         rows.buffer,

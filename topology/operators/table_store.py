@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from ..context.store_interfaces import Cells, StoreKind, TimestampedRows
+from ..context.store_interfaces import Cells, NodeRows, StoreKind
 from ..errors import InvalidStateStoreError
 from ..records import Change, Headers, ValueAndTimestamp, Windowed
 from .operator import NodeContext
@@ -55,7 +55,7 @@ class KTableValueGetter:
         get_as_of: GetterAsOf | None = None,
         cells: Cells | None = None,
         get_forwarded: Getter | None = None,
-        rows: TimestampedRows | None = None,
+        rows: NodeRows | None = None,
     ) -> None:
         self.rows = rows
         self.get = get
@@ -167,6 +167,35 @@ def window_updater(
             forward(window, Change(None if held is None else read(held), old), newest, headers)
 
     return update, send_old_values and forwards
+
+
+def session_updaters(
+    node: NodeContext, store: Any, send_old_values: bool, on_close: bool
+) -> tuple[Callable[[Windowed, Any, int, Headers], None], Callable[[Windowed, Any, int, Headers], None]]:
+    """Return put(session, new aggregate, timestamp, headers), and remove, which gets the old one; see window_updater.
+
+    A change has the timestamp of its session's end, and no headers.
+    """
+    task, forward = node.task, node.forward
+    put_held, remove, hold, read = store.put_held, store.remove, store.values.hold, store.values.read
+    forwards = not on_close and forwards_itself(node, store, send_old_values)
+
+    def put_session(session: Windowed, new: object, timestamp: int, headers: Headers) -> None:
+        held = hold(new)
+        task.timestamp = timestamp
+        task.headers = headers
+        put_held(session, held)
+        if forwards:
+            forward(session, Change(read(held), None), session[2], None)
+
+    def remove_session(session: Windowed, old: object, timestamp: int, headers: Headers) -> None:
+        task.timestamp = timestamp
+        task.headers = headers
+        remove(session)
+        if forwards:
+            forward(session, Change(None, old if send_old_values else None), session[2], None)
+
+    return put_session, remove_session
 
 
 def as_read(store: Any) -> Callable[[Any], object]:

@@ -7,7 +7,7 @@ see what they would see after a plain function.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..context.function_times import FunctionTimes
@@ -53,12 +53,13 @@ class WaitingRecords(ABC):
     in_order: whether results are forwarded in the order of their records. replayable: whether only a source and
     stateless operators have processed these records. They can then be read again after a crash, so a commit need not
     wait for them. drains_at_commit: whether it asks for them nevertheless, and forwards what it can. times: statistics
-    of the operator's function.
+    of the operator's function. rows: how many rows a sink has written; None for other operators.
     """
 
     in_order = True
     replayable = False
     drains_at_commit = False
+    rows: int | None = None
     _seen_ms = -1
 
     def __init__(self, name: str) -> None:
@@ -99,8 +100,11 @@ class WaitingRecords(ABC):
     def cancel(self) -> None:
         """Discard the waiting records; the task's next owner reads them again."""
 
-    def committed(self) -> None:  # noqa: B027  most have nothing to do
-        """Note that all that was sent so far is in Kafka."""
+    def dead_letter_sent(self) -> None:  # noqa: B027  most have nothing to do
+        """Note that some operator of the task has sent a dead letter, which is not committed yet."""
+
+    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:  # noqa: B027  most have nothing to do
+        """Note that all that was sent so far is in Kafka. offsets: the next ones of the input that were committed."""
 
 
 class Waiting:
@@ -138,10 +142,15 @@ class Waiting:
         drained = (one for one in self.operators if one.drains_at_commit or one.due_ms() is None)
         return sum(operator.drain() for operator in drained)
 
-    def committed(self) -> None:
-        """Note that all that was sent so far is in Kafka: a commit has covered it."""
+    def dead_letter_sent(self) -> None:
+        """Note that the task has sent a dead letter."""
         for operator in self.operators:
-            operator.committed()
+            operator.dead_letter_sent()
+
+    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Note that all that was sent so far is in Kafka: a commit has covered it, with these offsets of the input."""
+        for operator in self.operators:
+            operator.committed(offsets)
 
     def settled(self) -> bool:
         """Return whether the task may commit: waiting records had no effect yet and are read again after a crash."""

@@ -171,7 +171,7 @@ class _Compiler:
 
     def compile_node(self, node: Described) -> None:
         if isinstance(node, SinkNode):
-            self.nodes[node.name] = compile_sink(node, self.full_topic, self.task, self.errors)
+            self.nodes[node.name] = compile_sink(node, self.internal_topic(node.topic), self.task, self.errors)
         elif isinstance(node, ProcessorNode):
             self.nodes[node.name] = self.compile_processor(node)
         else:
@@ -187,7 +187,7 @@ class _Compiler:
         return CompiledSource(node, topic, self.task, child, self.errors)
 
     def first_of(self, node: SourceNode | ProcessorNode) -> Node:
-        """Return the node after one that does nothing with records; it has no guard that sees exceptions of a sink."""
+        """Return what follows a source, or a node that only forwards. Sinks get the guard that these nodes lack."""
         sinks = {name for name in node.children if isinstance(self.topology.nodes[name], SinkNode)}
         found = ((name, self.nodes[name]) for name in node.children)
         return node_of(self.task, [self.guarded(child) if name in sinks else child for name, child in found])
@@ -239,7 +239,13 @@ class _Compiler:
                 records.replayable = all(map(leaves_no_trace, parents[name]))
 
     def full_topic(self, topic: str) -> str:
-        return self.task.internal_topic(topic) if topic in self.topology.repartition_topics else topic
+        return self.internal_topic(topic) or topic
+
+    def internal_topic(self, topic: str | Callable[..., str]) -> str | None:
+        """Return the full name of an internal topic; None for a user's, and for a function that returns one."""
+        if isinstance(topic, str) and topic in self.topology.repartition_topics:
+            return self.task.internal_topic(topic)
+        return None
 
 
 def _reads_record_metadata(node: Described) -> bool:

@@ -11,7 +11,7 @@ from penstock.kernel.nodes import Node, PartitionedSink, PythonNode, Sink, Windo
 from penstock.kernel.sinks import RecordSink, WindowedSink
 
 from ..context.error_handling import ErrorHandling
-from ..context.exception_handlers import ProducerRecord
+from ..context.exception_handlers import SINK_PREFIX, ProducerRecord
 from ..context.partitioners import StreamPartitioner, WindowedStreamPartitioner
 from ..context.task_context import Process, TaskContext
 from ..errors import StreamsError
@@ -26,8 +26,11 @@ from ..serdes.windowed_serdes import WindowedSerde, held_windows
 _NO_METADATA = RecordMetadata("", -1, -1)
 
 
-def compile_sink(node: SinkNode, full_topic: Callable[[str], str], task: TaskContext, errors: ErrorHandling) -> Node:
-    """Return the node that serializes records and passes them to the producer."""
+def compile_sink(node: SinkNode, internal_topic: str | None, task: TaskContext, errors: ErrorHandling) -> Node:
+    """Return the node that serializes records and passes them to the producer.
+
+    internal_topic: its full name; None if the sink writes to topics of the user, whose names get the prefix of sinks.
+    """
     where = f"sink {node.name}"
     key_serde = resolve_serde(node.key_serde, task.config, True, where)
     value_serde = resolve_serde(node.value_serde, task.config, False, where)
@@ -39,9 +42,14 @@ def compile_sink(node: SinkNode, full_topic: Callable[[str], str], task: TaskCon
             return _windowed_sink(node, topic, key_serde, value_serde, task, errors)
         return _partitioned_sink(node, topic, key_serde, value_serde, task, errors)
 
+    if internal_topic is not None:
+        return sink_to(internal_topic)
+    prefix = task.config[SINK_PREFIX]
     if isinstance(node.topic, str):
-        return sink_to(full_topic(node.topic))
-    return PythonNode(task, node.name, _dynamic_sink(node.name, node.topic, sink_to, task))
+        return sink_to(prefix + node.topic)
+    return PythonNode(
+        task, node.name, _dynamic_sink(node.name, node.topic, lambda topic: sink_to(prefix + topic), task)
+    )
 
 
 def _unsent(node: SinkNode, topic: str, errors: ErrorHandling) -> Callable[[Any, Any, int, Headers, Exception], None]:

@@ -79,7 +79,7 @@ def json_decoder(kind: object = Any, allow_nan: bool = False) -> Callable[[bytes
 
 
 def _with_names(data: bytes) -> tuple[bytes, dict[str, float]]:
-    """Return JSON with numbers in place of NaN and the infinities, and what these numbers, as text, stand for."""
+    """Return JSON in which numbers replace NaN and the infinities, and the value behind each of them by its text."""
     name = "0.1"
     while name.encode() in data:  # random, because a record may be made to contain any known ones
         name = f"0.{random.getrandbits(64)}"

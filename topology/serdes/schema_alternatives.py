@@ -73,9 +73,9 @@ class Alternatives:
         self._root = root
 
     def of(self, schema: object, inside: frozenset[str] = frozenset()) -> list[Shape]:
-        """Return the plain schemas of which a value of a schema fits one; none for one that refuses all values.
+        """Return plain schemas that together accept the same values as a schema; none if it refuses all values.
 
-        inside: the references that led to the schema.
+        inside: the references that were followed to this schema, because they may form a cycle.
         """
         if isinstance(schema, bool):
             return [{}] if schema else []

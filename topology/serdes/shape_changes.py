@@ -103,7 +103,7 @@ def shape_changes(old: Shape, new: Shape, path: str, is_key: bool = False) -> It
 
 
 class _Comparison:
-    """Of two schemas. old, new: the whole of them. is_key: see shape_changes."""
+    """Compares two schemas. old, new: the complete schemas. is_key: see shape_changes."""
 
     def __init__(self, old: Shape, new: Shape, rules: Rules, is_key: bool) -> None:
         self._rules, self._is_key = rules, is_key

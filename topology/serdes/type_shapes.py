@@ -137,7 +137,7 @@ class _Types:
         return {"$ref": f"#/$defs/{self._names[kind.cls]}"}
 
     def _name(self, kind: Any) -> str:
-        """Return a name for a class that no other class has."""
+        """Return a unique name for a class."""
         origin = _origin(kind)
         given = getattr(kind, "__args__", ())
         arguments = ", ".join(one.__name__ if isinstance(one, type) else repr(one) for one in given)

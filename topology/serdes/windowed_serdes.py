@@ -36,7 +36,7 @@ _TIME_MAX = 2**63 - 1
 
 
 class OuterSerde(TopicSerde[T]):
-    """A serde around an inner one, whose functions it makes its own of."""
+    """A serde around an inner one: its functions wrap those of the inner serde."""
 
     @override
     def make_serializer(self, topic: str) -> ToBytes:

@@ -232,8 +232,8 @@ class StoreFactory:
     """A store of the graph, before the configuration is known (Kafka Streams: StoreFactory).
 
     named: the user named it. dsl: dsl.store.suppliers.class (unless the builder was given a store_type) and
-    dsl.store.format apply. ignores_older_key: Kafka Streams does not look at default.dsl.store for this store, so
-    that its tombstones have headers where those of other stores in memory have none; here it is in memory too.
+    dsl.store.format apply. ignores_older_key: Kafka Streams ignores default.dsl.store for this store. Its tombstones
+    therefore have headers, unlike those of other stores in memory, although Penstock does keep it in memory.
     emit_strategy, is_sliding: of the aggregation, for DslStoreSuppliers.
     """
 
