@@ -27,6 +27,7 @@ from benchmarks.data import KEYS, PARTITIONS, Workload, recreate_topic
 from benchmarks.measure import BenchmarkError
 from penstock import Topology
 from penstock.pipeline import SparkStreams
+from penstock.pipeline.session.query_settings import set_for_queries
 from penstock.pipeline.session.spark_session import spark_session
 
 if TYPE_CHECKING:
@@ -186,8 +187,7 @@ def run_by_hand(
     per_trigger: int = OFFSETS_PER_TRIGGER,
 ) -> StreamingQuery:
     """Run a job from one topic to another, in micro-batches of this many records; return its query, which has ended."""
-    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
+    set_for_queries(spark)
     source = spark.readStream.format("kafka").options(
         **{
             "kafka.bootstrap.servers": servers,

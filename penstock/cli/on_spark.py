@@ -90,18 +90,18 @@ class ShownProgress:
         self._ended.set()
         self._thread.join()
         if self._json or not self._console.is_terminal:
-            self.tell(self._status())
+            self.write_progress(self._status())
 
     def _show(self) -> None:
         if self._json or not self._console.is_terminal:
             while not self._ended.wait(REFRESH_SECONDS):
-                self.tell(self._status())
+                self.write_progress(self._status())
             return
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
             while not self._ended.wait(REFRESH_SECONDS):
                 live.update(status_table(self._status()), refresh=True)
 
-    def tell(self, status: Sequence[QueryProgress]) -> None:
+    def write_progress(self, status: Sequence[QueryProgress]) -> None:
         """Write a line for each query that has finished a micro-batch with records."""
         for each in status:
             if each.batch > self._told.get(each.subtopology, -1):

@@ -21,8 +21,8 @@ from ..checkpoint.checkpoint import IDENTITY_FILE, CheckpointError, Topics, chec
 from ..checkpoint.hadoop_files import HadoopFiles
 from ..checkpoint.ownership import LOCAL, OWNERSHIP_FILE, SPARK, Offsets, Ownership, unpack_ownership
 from ..queries.capabilities import is_stateless
-from ..queries.streaming_queries import ROCKSDB_PROVIDER
 from ..session.kafka_settings import producer_settings
+from ..session.query_settings import set_for_queries
 from ..tasks.changelog_reader import SEED_DDL, SeedPlan, live_keys, make_seeds
 from ..tasks.kafka_sink import KafkaSink
 from ..tasks.record_batches import PACK_RECORDS_MAX, MapInArrow, sent_batch, to_batch
@@ -65,7 +65,7 @@ class SparkSide:
         self._counts = counts = self.topics.counts
         self._application_id: str = self.config["application.id"]
         self._files = HadoopFiles(self.spark)
-        self.spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB_PROVIDER)
+        set_for_queries(self.spark)
         self.spark.conf.set("spark.sql.shuffle.partitions", str(max(counts.values())))
         self._file = f"{self.checkpoint}/{OWNERSHIP_FILE}"
         found = self._files.read(self._file)

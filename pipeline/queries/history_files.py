@@ -37,7 +37,7 @@ _SHOWN = 200
 class HistoryFiles:
     """Files as named: ``parquet:PATH``, ``json:PATH``, or the path of Parquet files; PATH as Spark accepts it.
 
-    serdes: of the application's topics; what lines of JSON say is serialized with them.
+    serdes: of the application's topics. They serialize the values in lines of JSON.
     """
 
     named: str

@@ -39,6 +39,7 @@ from ..checkpoint.hadoop_files import HadoopFiles
 from ..checkpoint.ownership import BACKFILL, OWNERSHIP_FILE, SPARK, Ownership, require_engine, unpack_ownership
 from ..session.connector import require_connector
 from ..session.kafka_settings import connection_settings, producer_settings, source_options
+from ..session.query_settings import set_for_queries
 from ..tasks.changelog_reader import SEED_DDL
 from ..tasks.kafka_sink import WRITTEN_DDL, Sinks, write_to_kafka
 from ..tasks.python_worker import worker_function
@@ -52,7 +53,6 @@ from .history_files import HistoryFiles, source_serdes
 
 log = logging.getLogger(__name__)
 
-ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 #: Interval in which await_termination checks other queries for failure, in seconds.
 POLL_SECONDS = 1
 ADMIT_SECONDS = 600.0
@@ -244,8 +244,7 @@ class StreamingQueries:
                 "task the later one ends the transaction of the other one. Set spark.speculation=false"
             )
         self._topics = self.make_ready(self._built)
-        for key, value in (("stateStore.providerClass", ROCKSDB_PROVIDER), ("metricsEnabled", "true")):
-            self.spark.conf.set(f"spark.sql.streaming.{key}", value)
+        set_for_queries(self.spark)
         self._check_checkpoint()
 
     def _check_checkpoint(self) -> None:

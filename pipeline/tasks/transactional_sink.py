@@ -44,11 +44,11 @@ class BatchMark:
     batch_id: int
 
     def committed(self) -> TopicPartition:
-        """Return the offset that says that this micro-batch is written."""
+        """Return the offset to commit with this micro-batch: it proves that the micro-batch is written."""
         return TopicPartition(self.topic, self.partition, self.batch_id + 1, self.query_id)
 
     def is_covered_by(self, found: TopicPartition) -> bool:
-        """Return whether a committed offset says so."""
+        """Return whether a committed offset proves that this micro-batch is written."""
         return bool(found.metadata == self.query_id and found.offset > self.batch_id)
 
 

@@ -55,7 +55,7 @@ def unpack_place(data: bytes, at: int) -> Place:
 
 @dataclass(slots=True)
 class Segment:
-    """live: the bytes of the rows that have their value here still."""
+    """live: how many of its bytes are values that rows still have."""
 
     blob: Blob
     live: int
