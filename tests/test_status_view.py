@@ -93,3 +93,24 @@ def test_a_live_screen_has_errors_first_and_a_complete_listing_at_its_end() -> N
     live, listed = (shown(status(), with_tasks=True, live=live) for live in (True, False))
     assert live.index("a stream thread died") < live.index("0_19")
     assert listed.index("a stream thread died") > listed.index("0_19")
+
+
+def test_sinks_and_checkpoints_are_listed_with_the_tasks() -> None:
+    figures = {"lag": 310, "waiting": 10, "rows_per_second": 1_204.0, "batch_ms": 12.34, "retries": 2}
+    sink = {"name": "orders-sink", **figures}
+    uploaded = {"age_seconds": 312.0, "uploads": 3, "bytes": 400 * MIB, "upload_seconds": 14.9, "failures": 1}
+    loading = {"age_seconds": None, "uploads": 0, "bytes": 0, "upload_seconds": 0.0, "failures": 0}
+    tasks = [
+        task(0) | {"sinks": [sink], "checkpoint": None},
+        task(1) | {"sinks": [], "checkpoint": uploaded | {"loading_bytes": None, "loading_total_bytes": 0}},
+        task(2) | {"sinks": [], "checkpoint": loading | {"loading_bytes": 3 * MIB, "loading_total_bytes": 9 * MIB}},
+        task(3),  # of an older version
+    ]
+    text = shown(status(tasks=tasks), with_tasks=True)
+    rows = [line.split() for line in text.splitlines()]
+    assert ["orders-sink", "0_0", "310", "10", "1,204", "12.3", "ms", "2"] in rows
+    assert ["0_1", "5", "min", "12", "s", "400", "MiB", "15", "s", "1"] in rows
+    assert ["0_2", "-", "-", "-", "0", "3", "MiB", "of", "9", "MiB"] in rows
+    plain = shown(status(), with_tasks=True)
+    assert "sink" not in plain
+    assert "checkpoint" not in plain

@@ -168,7 +168,7 @@ def _within_window(column: Column) -> Column:
 
 
 def moment(milliseconds: int) -> datetime.datetime:
-    """Return a time; one that datetime does not have, e.g. the end of an unlimited window, is the last that it has."""
+    """Return a time; the latest datetime for one that is too late, such as the end of an unlimited window."""
     try:
         return _EPOCH + datetime.timedelta(milliseconds=milliseconds)
     except OverflowError:

@@ -16,8 +16,6 @@ import orjson
 from typing_extensions import override
 
 from penstock.topology.context.sink_interfaces import (
-    RefusedRowError,
-    RefusedRowsError,
     SinkContext,
     SinkOffset,
     SinkRecord,
@@ -325,10 +323,11 @@ class IcebergWriter(TableWriter[IcebergSink]):
 
         if not changes:
             return None
+        refusals = pa.ArrowException, *_REFUSALS
         try:
             return self._arrow(changes)
-        except (pa.ArrowException, *_REFUSALS):
-            raise RefusedRowsError(self._refused(changes)) from None
+        except refusals:
+            raise self._refused_by(self._arrow, changes, refusals, _text) from None
 
     def _arrow(self, changes: Iterable[Change]) -> pa.Table:
         import pyarrow as pa
@@ -340,18 +339,6 @@ class IcebergWriter(TableWriter[IcebergSink]):
             if not field.nullable and array.null_count:
                 raise ValueError(f"column {field.name} must not be null")
         return table
-
-    def _refused(self, changes: Sequence[Change]) -> dict[int, RefusedRowError]:
-        """Return the refused changes, by trying each."""
-        import pyarrow as pa
-
-        refused = {}
-        for index, change in enumerate(changes):
-            try:
-                self._arrow([change])
-            except (pa.ArrowException, *_REFUSALS) as error:
-                refused[index] = RefusedRowError(f"{self._sink} refused the row: {_text(error)}")
-        return refused
 
 
 #: What Arrow raises for a value that a column cannot have, beside its own exceptions.

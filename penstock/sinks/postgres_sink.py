@@ -82,7 +82,7 @@ class PostgresSink(TableSink):
     """A table in PostgreSQL. The rest: see TableSink.
 
     dsn: libpq's connection string or URI, with all of its settings, such as sslmode, sslrootcert and several hosts with
-    target_session_attrs; what it does not say is taken from the environment (PGHOST, PGUSER, PGPASSWORD, PGPASSFILE …).
+    target_session_attrs. Missing settings come from the environment (PGHOST, PGUSER, PGPASSWORD, PGPASSFILE …).
     password_file: a file with the password, read at each connection, so that it may be renewed. Passwords appear in no
     log, error or description.
 

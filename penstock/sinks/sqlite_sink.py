@@ -6,14 +6,13 @@ import datetime
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
 
 from penstock.topology.context.sink_interfaces import (
-    RefusedRowError,
-    RefusedRowsError,
     SinkContext,
     SinkOffset,
     SinkRecord,
@@ -141,9 +140,12 @@ class SqliteSink(TableSink):
 
 def _translated(error: sqlite3.Error, sink: SqliteSink) -> StreamsError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    name = getattr(error, "sqlite_errorname", type(error).__name__)
     kind = SinkUnavailableError if code in _AGAIN else StreamsError
-    return kind(f"{sink}: {error} ({name})")
+    return kind(f"{sink}: {_text(error)}")
+
+
+def _text(error: Exception) -> str:
+    return f"{error} ({getattr(error, 'sqlite_errorname', type(error).__name__)})"
 
 
 class SqliteWriter(TableWriter[SqliteSink]):
@@ -230,18 +232,7 @@ class SqliteWriter(TableWriter[SqliteSink]):
             self._execute(connection, changes)
         except _REFUSALS:
             connection.execute("ROLLBACK TO rows")
-            raise RefusedRowsError(self._refused(connection, changes)) from None
-
-    def _refused(self, connection: sqlite3.Connection, changes: Sequence[Change]) -> dict[int, RefusedRowError]:
-        """Return the refused changes, by trying each."""
-        refused = {}
-        for index, change in enumerate(changes):
-            try:
-                self._execute(connection, [change])
-            except _REFUSALS as error:
-                name = getattr(error, "sqlite_errorname", type(error).__name__)
-                refused[index] = RefusedRowError(f"{self._sink} refused the row: {error} ({name})")
-        return refused
+            raise self._refused_by(partial(self._execute, connection), changes, _REFUSALS, _text) from None
 
     def _execute(self, connection: sqlite3.Connection, changes: Sequence[Change]) -> None:
         shape, table = self._shape, quoted(self._sink.table)

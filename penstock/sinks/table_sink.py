@@ -149,7 +149,7 @@ class Rows:
 
 
 class TableWriter(SinkWriter, Generic[S]):
-    """Writes the rows of one task; what it knows of the sink's table of offsets: its own part."""
+    """Writes the rows of one task. Of the table of offsets it reads and writes only its own rows."""
 
     def __init__(self, sink: S, context: SinkContext, shape: TableShape, convert: Mapping[ColumnType, Convert]) -> None:
         self._sink = sink
@@ -162,6 +162,22 @@ class TableWriter(SinkWriter, Generic[S]):
 
     def _fenced(self, partition: TopicPartition) -> SinkFencedError:
         return SinkFencedError(f"another writer has replaced this one for {partition} in {self._sink}")
+
+    def _refused_by(
+        self,
+        attempt: Callable[[Sequence[Change]], object],
+        changes: Sequence[Change],
+        errors: tuple[type[Exception], ...],
+        text: Callable[[Exception], str],
+    ) -> RefusedRowsError:
+        """Return the error that names the refused changes, by trying each. errors: that attempt raises for them."""
+        refused: dict[int, RefusedRowError] = {}
+        for index, change in enumerate(changes):
+            try:
+                attempt([change])
+            except errors as error:
+                refused[index] = RefusedRowError(f"{self._sink} refused the row: {text(error)}")
+        return RefusedRowsError(refused)
 
 
 def quoted(name: str) -> str:

@@ -30,17 +30,38 @@ class CommitBreaker:
         self.port: int = self._listener.getsockname()[1]
         self.plan: list[Break] = []
         self.broken: list[Break] = []
-        #: Holds the next commit of rows back, if it is set, until let_go is set. held_port: of the held client.
-        self.holds = threading.Event()
+        #: Connections that the server refused, because it was down.
+        self.refused = 0
+        #: Ends the wait of a commit that hold_next() holds back. held_port: of its client.
+        self._holds = threading.Event()
         self.let_go = threading.Event()
         self.held_port: int | None = None
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def hold_next(self) -> None:
+        """Hold the next commit of rows back until let_go is set."""
+        self.held_port = None
+        self.let_go.clear()
+        self._holds.set()
+
+    def takes_hold(self, port: int) -> bool:
+        """Return whether the commit of a client is to be held back; it is the one then."""
+        if not self._holds.is_set():
+            return False
+        self._holds.clear()
+        self.held_port = port
+        return True
 
     def _accept(self) -> None:
         with suppress(OSError):  # closed
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(self.server)
+                try:
+                    server = socket.create_connection(self.server)
+                except ConnectionRefusedError:  # the server is down, and the client has to see that
+                    self.refused += 1
+                    client.close()
+                    continue
                 _Connection(self, client, server).run()
 
     def close(self) -> None:
@@ -76,8 +97,8 @@ class _Connection:
                 changes |= any(statement in data for statement in CHANGES)
                 if b"COMMIT" in data and changes:
                     changes = False
-                    if self.proxy.holds.is_set():
-                        self._hold()
+                    if self.proxy.takes_hold(self.client.getpeername()[1]):
+                        self.proxy.let_go.wait()
                     if self.proxy.plan:
                         self._break(data)
                         break
@@ -91,11 +112,6 @@ class _Connection:
             self.server.sendall(data)
             self.committed.wait()
         self.proxy.broken.append(how)
-
-    def _hold(self) -> None:
-        self.proxy.holds.clear()
-        self.proxy.held_port = self.client.getpeername()[1]
-        self.proxy.let_go.wait()
 
     def _to_client(self) -> None:
         with suppress(OSError):

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -23,7 +24,7 @@ from penstock.sinks.postgres_sink import PostgresWriter
 from penstock.testing import TestInputTopic, TopologyTestDriver
 from penstock.topology.errors import ConfigError, StreamsError, TaskTimeoutError
 from penstock.topology.records import TopicPartition
-from tests.postgres_server import HOST, PASSWORD, USER, PostgresDatabase
+from tests.postgres_server import HOST, PASSWORD, USER, PostgresDatabase, postgres_server
 from tests.sinks.commit_breaker import Break, commit_breaker
 
 PARTITION = TopicPartition("orders", 0)
@@ -150,20 +151,32 @@ def test_a_statement_timeout_is_tried_again(database: PostgresDatabase, caplog: 
     assert "(SQLSTATE 57014)" in caplog.text
 
 
-def test_a_deadlock_is_tried_again(database: PostgresDatabase, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param("40P01", id="deadlock"),
+        pytest.param("40001", id="serialization failure"),
+        pytest.param("55P03", id="lock timeout"),
+        pytest.param("25006", id="read-only since a failover"),
+        pytest.param("57P01", id="restart"),
+        pytest.param("53300", id="too many connections"),
+        pytest.param("53100", id="full disk"),
+    ],
+)
+def test_what_may_pass_is_tried_again(database: PostgresDatabase, caplog: pytest.LogCaptureFixture, state: str) -> None:
     """As the server raises it, here in a trigger."""
     with piping(PostgresSink(database.dsn, "orders", "upsert")) as (driver, topic):
         topic.pipe_input("a", Order(1, "x"))
         database.execute(
-            "CREATE FUNCTION deadlock() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-            "RAISE EXCEPTION 'made' USING ERRCODE = '40P01'; END $$"
+            "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            f"RAISE EXCEPTION 'made' USING ERRCODE = '{state}'; END $$"
         )
-        database.execute("CREATE TRIGGER deadlock BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION deadlock()")
+        database.execute("CREATE TRIGGER fail BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION fail()")
         topic.pipe_input("a", Order(2, "y"))
-        database.execute("DROP TRIGGER deadlock ON orders")
+        database.execute("DROP TRIGGER fail ON orders")
         driver.advance_wall_clock_time(LATER_MS)
     assert orders(database) == [(2, "y")]
-    assert "(SQLSTATE 40P01)" in caplog.text
+    assert f"(SQLSTATE {state})" in caplog.text
 
 
 def test_a_database_that_stays_away_is_an_error_after_the_task_timeout(database: PostgresDatabase) -> None:
@@ -233,6 +246,24 @@ def test_passwords_come_from_a_file_or_the_environment(
     opened(database.dsn_without_password, password_file=path).close()
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     opened(database.dsn_without_password).close()
+
+
+def test_connections_over_tls_are_verified(certificate: Path) -> None:
+    """By libpq, with the settings in the DSN."""
+    with postgres_server(certificate=certificate) as server, server.database() as database:
+        database.execute(
+            "CREATE FUNCTION over_tls() RETURNS boolean LANGUAGE sql AS "
+            "'SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()'"
+        )
+        database.execute("CREATE TABLE orders (id bigint, item text, tls boolean DEFAULT over_tls())")
+        dsn = f"{database.dsn}?sslmode=verify-full&sslrootcert={certificate}/cert.pem"
+        with pytest.raises(SinkUnavailableError, match=f'does not match host name "{HOST}"'):
+            opened(dsn)
+        with pytest.raises(SinkUnavailableError, match="no encryption"):
+            opened(f"{database.dsn}?sslmode=disable")
+        with piping(PostgresSink(dsn.replace(HOST, "localhost"), "orders")) as (_, topic):
+            topic.pipe_input("a", Order(1, "x"))
+        assert database.rows("SELECT id, item, tls FROM orders") == [(1, "x", True)]
 
 
 def test_passwords_are_not_shown() -> None:

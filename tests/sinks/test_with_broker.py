@@ -1,16 +1,15 @@
-"""Rows equal the records of a real broker, whatever is killed: processes, the database, connections at a commit."""
+"""Rows equal the records of a real broker, whatever is killed: workers, supervisors, the database, and at a commit."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ import psycopg
 import pytest
 from confluent_kafka import Producer
 
-from penstock import KafkaStreams, Serdes, StreamsBuilder
-from penstock.sinks import PostgresSink
+from tests.chaos.hosts import Host, is_stream_thread
 from tests.postgres_server import HOST, PostgresDatabase, postgres_server
 from tests.sinks.commit_breaker import Break, CommitBreaker, commit_breaker
+from tests.sinks.ordering_program import DSN_VARIABLE, TOPIC_VARIABLE
 from tests.suspended import suspended
 from tests.waiting import eventually
 
@@ -33,50 +32,37 @@ KEYS = 20
 SESSION_MS = 6_000
 #: Records that are written at once.
 BURST = 50
-
-
-@dataclass
-class Order:
-    """A row; number is different in each record."""
-
-    number: int
-    item: str
+#: The topologies of ordering_program.
+COUNTING, APPENDING = "counting", "appending"
 
 
 @dataclass(eq=False)
 class Ordering:
-    """An application that appends orders to a table, and counts them by their keys in another one."""
+    """`penstock run` of a topology of ordering_program, its topic, and its tables behind a proxy."""
 
-    config: dict[str, Any]
+    host: Host
+    bootstrap_servers: str
     source: str
     database: PostgresDatabase
     proxy: CommitBreaker
-    random: random.Random
+    counts_too: bool
+    random: random.Random = field(default_factory=lambda: random.Random(1))
     produced: list[tuple[int, str]] = field(default_factory=list)
-    #: Whether it counts, too. If not, the sink reads the topic itself, and no state is locked by a stopped process.
-    counts_too: bool = True
-
-    def topology(self) -> Any:
-        dsn = self.database.dsn.replace(str(self.database.server.port), str(self.proxy.port))
-        builder = StreamsBuilder()
-        text, order = Serdes.string(), Serdes.json(Order)
-        orders = builder.stream(self.source, key_serde=text, value_serde=order)
-        orders.to_sink(PostgresSink(dsn, "orders"), name="orders-sink", max_records=100)
-        if not self.counts_too:
-            return builder.build()
-        counts = orders.group_by_key().count(store="counts").to_stream()
-        counts.to_sink(PostgresSink(dsn, "counts", "upsert", key="item"), name="counts-sink", max_records=100)
-        return builder.build()
 
     @contextmanager
-    def running(self, threads: int = 2) -> Iterator[KafkaStreams]:
-        with KafkaStreams(self.topology(), self.config | {"num.stream.threads": threads}) as streams:
-            streams.start()
-            yield streams
+    def running(self) -> Iterator[None]:
+        """Run the application, and stop it cleanly, unless the block fails."""
+        self.host.start()
+        yield
+        assert self.host.stop() == 0, self.host.last_error()
 
-    def produce(self, records: int) -> None:
+    def threads(self) -> list[psutil.Process]:
+        """Return the processes of stream threads."""
+        return [worker for worker in self.host.workers() if is_stream_thread(worker)]
+
+    def produce(self, records: int = BURST) -> None:
         """Write records, and wait until they are acknowledged."""
-        producer = Producer({"bootstrap.servers": self.config["bootstrap.servers"]})
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers})
         for _ in range(records):
             order = len(self.produced), f"item-{self.random.randrange(KEYS)}"
             self.produced.append(order)
@@ -85,28 +71,48 @@ class Ordering:
 
     def rows(self, query: str) -> Counter[tuple[Any, ...]]:
         """Return the rows of a query; none while the database or the table is not there."""
+        assert self.host.exit_code in (None, 0), self.host.last_error()
         try:
             return Counter(self.database.rows(query))
         except (psycopg.OperationalError, psycopg.errors.UndefinedTable):
             return Counter()
 
-    def orders(self) -> Counter[tuple[Any, ...]]:
-        return self.rows("SELECT number, item FROM orders")
+    def missing(self) -> int:
+        """Return how many orders are not in the table."""
+        return (Counter(self.produced) - self.rows("SELECT number, item FROM orders")).total()
 
-    def counts(self) -> Counter[tuple[Any, ...]]:
-        return self.rows("SELECT item, value FROM counts")
+    def wait_for_rows(self, missing: int = 0) -> None:
+        """Wait until at most so many orders are missing."""
+        eventually(lambda: self.missing() <= missing, self.progress)
 
-    def has_written(self, least: int) -> bool:
-        return sum(self.orders().values()) >= least
+    def progress(self) -> str:
+        """Return what is missing."""
+        return f"{self.missing()} of {len(self.produced)} orders are missing; last error: {self.host.last_error()}"
 
     def check(self) -> None:
         """Wait until nothing is missing; then assert that nothing is repeated."""
-        expected = Counter(self.produced)
-        wanted = Counter(Counter(item for _, item in self.produced).items())
-        eventually(lambda: not expected - self.orders(), lambda: f"{len(expected - self.orders())} rows are missing")
+        self.wait_for_rows()
         if self.counts_too:
-            eventually(lambda: self.counts() == wanted, lambda: f"the counts are {wanted - self.counts()}")
-        assert self.orders() == expected
+            wanted = Counter(Counter(item for _, item in self.produced).items())
+            counts = "SELECT item, value FROM counts"
+            eventually(lambda: self.rows(counts) == wanted, lambda: f"the counts are {self.rows(counts)}")
+        assert self.rows("SELECT number, item FROM orders") == Counter(self.produced)
+
+    @contextmanager
+    def held_commit(self) -> Iterator[int]:
+        """Hold a commit of rows back before it reaches the database; yield the process that has sent it."""
+        self.proxy.hold_next()
+        try:
+            self.produce()
+            eventually(lambda: self.proxy.held_port is not None, "a commit is held back")
+            yield next(thread.pid for thread in self.threads() if self.proxy.held_port in local_ports(thread))
+        finally:
+            self.proxy.let_go.set()
+
+
+def local_ports(process: psutil.Process) -> set[int]:
+    """Return the local ports of a process's connections."""
+    return {found.laddr.port for found in process.net_connections("tcp") if found.laddr}
 
 
 @pytest.fixture
@@ -116,6 +122,9 @@ def database() -> Iterator[PostgresDatabase]:
         yield database
 
 
+MakeOrdering = Callable[..., Ordering]
+
+
 @pytest.fixture
 def ordering(
     bootstrap_servers: str,
@@ -123,124 +132,157 @@ def ordering(
     make_topic: Callable[..., str],
     tmp_path: Path,
     database: PostgresDatabase,
-) -> Iterator[Ordering]:
-    config = {
-        "application.id": application_id,
-        "bootstrap.servers": bootstrap_servers,
-        "state.dir": str(tmp_path / "state"),
-        "processing.guarantee": "exactly_once_v2",
-        "session.timeout.ms": SESSION_MS,
-        "heartbeat.interval.ms": 300,
-        "penstock.worker.beat.interval.ms": 50,
-        "penstock.worker.restart.max": 1_000,
-        "penstock.worker.restart.backoff.max.ms": 500,
-    }
+) -> Iterator[MakeOrdering]:
+    """Make an application: ``ordering(topology, **config)``."""
+    hosts: list[Host] = []
     with commit_breaker(HOST, database.server.port) as proxy:
-        yield Ordering(config, make_topic("orders", PARTITIONS), database, proxy, random.Random(1))
+
+        def make(topology: str, **config: object) -> Ordering:
+            source = make_topic("orders", PARTITIONS)
+            dsn = database.dsn.replace(str(database.server.port), str(proxy.port))
+            settings = {
+                "application.id": application_id,
+                "bootstrap.servers": bootstrap_servers,
+                "processing.guarantee": "exactly_once_v2",
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": 300,
+                "penstock.worker.restart.max": 1_000,
+                "penstock.worker.restart.backoff.max.ms": 500,
+                **{name.replace("_", "."): value for name, value in config.items()},
+            }
+            environment = {TOPIC_VARIABLE: source, DSN_VARIABLE: dsn}
+            host = Host("host", tmp_path, settings, environment, f"tests.sinks.ordering_program:{topology}")
+            hosts.append(host)
+            return Ordering(host, bootstrap_servers, source, database, proxy, topology == COUNTING)
+
+        try:
+            yield make
+        finally:
+            for host in hosts:
+                host.kill()
 
 
-def pids(streams: KafkaStreams) -> list[int]:
-    """Return the processes of the stream threads that run tasks."""
-    return [thread.pid for thread in streams.status() if thread.tasks]
+# -- faults
+
+Fault = Callable[[Ordering], None]
 
 
-def kill_worker(ordering: Ordering, streams: KafkaStreams) -> None:
-    eventually(lambda: bool(pids(streams)), "some stream thread has tasks")
-    os.kill(ordering.random.choice(pids(streams)), signal.SIGKILL)
+def kill_worker(ordering: Ordering) -> None:
+    eventually(lambda: bool(ordering.threads()), "there is a stream thread")
+    ordering.random.choice(ordering.threads()).kill()
 
 
-def kill_database(ordering: Ordering, streams: KafkaStreams) -> None:
-    ordering.database.server.kill()
-    ordering.database.server.start()
-
-
-def break_commit(ordering: Ordering, streams: KafkaStreams) -> None:
+def break_commit(ordering: Ordering) -> None:
     ordering.proxy.plan.append(ordering.random.choice(list(Break)))
 
 
-def kill_worker_at_commit(ordering: Ordering, streams: KafkaStreams) -> None:
+def kill_database(ordering: Ordering) -> None:
+    """It stays away until a task has found it so."""
+    ordering.database.server.kill()
+    before = ordering.proxy.refused
+    ordering.produce()
+    eventually(lambda: ordering.proxy.refused > before, "a task is refused")
+    ordering.database.server.start()
+
+
+def kill_worker_at_commit(ordering: Ordering) -> None:
     """Kill all processes while the answer to a commit is missing: the connection breaks only in the next step."""
-    break_commit(ordering, streams)
-    ordering.produce(BURST)
+    break_commit(ordering)
+    ordering.produce()
     eventually(lambda: not ordering.proxy.plan, "a connection breaks at a commit")
-    for pid in pids(streams):
-        os.kill(pid, signal.SIGKILL)
+    for thread in ordering.threads():
+        thread.kill()
 
 
-def run(ordering: Ordering, kills: int, actions: list[Callable[[Ordering, KafkaStreams], None]]) -> None:
+def kill_supervisor(ordering: Ordering) -> None:
+    assert ordering.host.kill_supervisor(), "its workers have outlived it"
+    ordering.host.start()
+
+
+def kill_supervisor_at_commit(ordering: Ordering) -> None:
+    """The commit of its worker reaches the database after another process has written the same rows."""
+    with ordering.held_commit():
+        kill_supervisor(ordering)
+        ordering.wait_for_rows()
+
+
+def stop_worker_at_commit(ordering: Ordering) -> None:
+    """Its session in the group ends between its rows and their commit, and another process writes them.
+
+    The zombie has the locks of its partition's offsets, and its commit is still on its way to the database.
+    """
+    with ordering.held_commit() as zombie, suspended(zombie):
+        ordering.produce()
+        ordering.wait_for_rows()
+        ordering.proxy.let_go.set()
+
+
+FAULTS: list[Fault] = [
+    kill_worker,
+    break_commit,
+    kill_database,
+    kill_supervisor_at_commit,
+    kill_worker_at_commit,
+    kill_supervisor,
+]
+
+
+def run(ordering: Ordering, faults: Iterator[Fault]) -> None:
     """Cause faults, one after the other, while records are written."""
-    with ordering.running() as streams:
-        for number in range(kills):
-            ordering.produce(BURST)
-            actions[number % len(actions)](ordering, streams)
-            ordering.produce(BURST)
-            eventually(
-                lambda: ordering.has_written(len(ordering.produced) - 2 * BURST),
-                lambda: f"{sum(ordering.orders().values())} of {len(ordering.produced)} orders are written",
-            )
+    with ordering.running():
+        for fault in faults:
+            ordering.produce()
+            fault(ordering)
+            ordering.produce()
+            ordering.wait_for_rows(missing=2 * BURST)
         ordering.proxy.plan.clear()
         ordering.check()
     ordering.check()
 
 
-def test_a_stop_and_a_start_continue_at_the_stored_offsets(ordering: Ordering) -> None:
-    ordering.config["processing.guarantee"] = "at_least_once"
+# -- tests
+
+
+def test_a_stop_and_a_start_continue_at_the_stored_offsets(ordering: MakeOrdering) -> None:
+    made = ordering(COUNTING, processing_guarantee="at_least_once", commit_interval_ms=100)
     for _ in range(2):
-        with ordering.running(1):
-            ordering.produce(BURST)
-            ordering.check()
-    ordering.check()
+        with made.running():
+            made.produce()
+            made.check()
+    made.check()
 
 
-def test_rows_equal_records_after_kills(ordering: Ordering) -> None:
-    run(ordering, 2, [kill_worker, break_commit])
+def test_rows_equal_records_after_a_kill_and_without_a_database(ordering: MakeOrdering) -> None:
+    run(ordering(COUNTING), iter([kill_worker, kill_database]))
 
 
-@pytest.mark.long
-def test_rows_equal_records_after_many_faults(ordering: Ordering) -> None:
-    run(ordering, 16, [kill_worker, break_commit, kill_database, kill_worker_at_commit])
+@pytest.mark.slow
+def test_rows_equal_records_after_each_fault(ordering: MakeOrdering) -> None:
+    run(ordering(COUNTING), iter(FAULTS))
+
+
+@pytest.mark.slow
+def test_a_zombie_that_is_stopped_before_its_commit_writes_nothing(ordering: MakeOrdering) -> None:
+    """Without state: a stopped process keeps the locks of its state on this host."""
+    run(ordering(APPENDING), iter([stop_worker_at_commit]))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_rows_equal_records_after_200_kills(ordering: Ordering) -> None:
-    run(ordering, 200, [kill_worker, kill_worker_at_commit, kill_worker, break_commit, kill_database])
+@pytest.mark.parametrize(
+    ("topology", "faults", "count"), [(COUNTING, FAULTS, 200), (APPENDING, [*FAULTS, stop_worker_at_commit], 70)]
+)
+def test_rows_equal_records_after_many_faults(
+    ordering: MakeOrdering, topology: str, faults: list[Fault], count: int
+) -> None:
+    run(ordering(topology), islice(cycle(faults), count))
 
 
-@pytest.mark.slow
-def test_a_zombie_that_is_stopped_before_its_commit_writes_nothing(ordering: Ordering) -> None:
-    """Its session in the group ends between its rows and their commit, and another process writes them.
-
-    The zombie has the locks of its partition's offsets, and its commit is still on its way to the database.
-    """
-    ordering.counts_too = False
-    with ordering.running() as streams:
-        ordering.produce(BURST)
-        ordering.check()
-        ordering.proxy.holds.set()
-        ordering.produce(BURST)
-        eventually(lambda: ordering.proxy.held_port is not None, "a commit is held back")
-        zombie = next(pid for pid in pids(streams) if ordering.proxy.held_port in local_ports(pid))
-        with suspended(zombie):
-            ordering.produce(BURST)
-            eventually(lambda: not Counter(ordering.produced) - ordering.orders(), "another process has its tasks")
-            ordering.proxy.let_go.set()
-        ordering.produce(BURST)
-        ordering.check()
-    ordering.check()
-
-
-def local_ports(pid: int) -> set[int]:
-    """Return the local ports of a process's connections."""
-    return {found.laddr.port for found in psutil.Process(pid).net_connections("tcp") if found.laddr}
-
-
-def test_the_time_of_a_row(ordering: Ordering) -> None:
+def test_the_time_of_a_row(ordering: MakeOrdering) -> None:
     """Rows of a quiet topic do not wait for the commit."""
-    ordering.config |= {"processing.guarantee": "at_least_once", "commit.interval.ms": 600_000}
-    ordering.counts_too = False
-    with ordering.running(1):
-        ordering.produce(1)
+    made = ordering(APPENDING, processing_guarantee="at_least_once", commit_interval_ms=600_000)
+    with made.running():
+        made.produce(1)
         began = time.monotonic()
-        ordering.check()
+        made.check()
     assert time.monotonic() - began < 300

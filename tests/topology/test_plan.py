@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from penstock import Materialized, Processor, Serdes, StoreBuilder, Stores, StreamsBuilder, TimeWindows
+from penstock.sinks import SqliteSink
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.graph.topology_facts import PACKED_BYTES_MAX, facts_of, internal_names, pack_facts, unpack_facts
 from penstock.topology.graph.topology_plan import Plan, Verdict, combined, compare, compare_names, compare_reads
@@ -399,3 +400,44 @@ def test_a_java_groups_topology_is_known_by_the_topics_of_its_tasks() -> None:
 def test_comparisons_are_combined_and_differences_reported_once() -> None:
     found = plan(count, lambda b: count(b, "totals"))
     assert combined([found, Plan((), ("other",)), found]) == Plan(found.findings, ("other",))
+
+
+# -- sinks outside of Kafka
+
+
+def sinking(name: str = "rows-sink", table: str = "rows", topic: str = "in", copied: bool = False) -> Declare:
+    """Return a topology that writes a topic to a table; copied: something else reads the topic, too."""
+
+    def declare(builder: StreamsBuilder) -> None:
+        read = stream(builder, topic)
+        read.to_sink(SqliteSink("rows.db", table), name=name)
+        if copied:
+            read.to("copy")
+
+    return declare
+
+
+@pytest.mark.parametrize(
+    ("new", "verdict", "text"),
+    [
+        (sinking(name="other"), Verdict.REFUSE, "rows-sink: the sink is now called other, and its offsets belong to"),
+        (sinking(topic="more"), Verdict.REFUSE, "rows-sink: the sink read in and reads more, and its offsets belong"),
+        (sinking(copied=True), Verdict.REFUSE, "rows-sink: the sink read in and reads rows-sink-repartition, and its"),
+        (sinking(table="more"), Verdict.SAFE, "writes to table more in SQLite file rows.db; earlier rows stay where"),
+        (sinking("other", "more"), Verdict.SAFE, "rows-sink: the sink is removed; its rows and offsets remain: table"),
+        (sinking("other", "more"), Verdict.SAFE, "other: the sink is new: it writes to table more in SQLite file"),
+    ],
+)
+def test_offsets_in_a_database_belong_to_the_name_and_the_topic_of_a_sink(
+    new: Declare, verdict: Verdict, text: str
+) -> None:
+    found = plan(sinking(), new)
+    assert text in texts(found, verdict)
+    assert found.verdict is verdict
+    assert plan(new, new) == Plan((), ())
+
+
+def test_descriptions_of_earlier_versions_have_no_sinks() -> None:
+    old = facts(sinking())
+    del old["sinks"]
+    assert compare(old, facts(sinking(name="other"))).verdict is Verdict.SAFE

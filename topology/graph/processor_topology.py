@@ -17,6 +17,7 @@ from ..context.idle_time import IdleTimeout
 from ..context.partitioners import Partitioner
 from ..context.store_interfaces import StoreBuilder
 from ..operators.operator import Operator
+from ..operators.sink_operator import SinkOperator
 
 #: The number of the topology of global stores, which has no tasks.
 GLOBAL_SUBTOPOLOGY = -1
@@ -134,6 +135,15 @@ class ProcessorTopology:
     def source_topics(self) -> tuple[str, ...]:
         """All topics that this sub-topology reads, in node order."""
         return tuple(t for node in self.nodes.values() if isinstance(node, SourceNode) for t in node.topics)
+
+    @property
+    def outside_sinks(self) -> dict[str, SinkOperator]:
+        """The sinks outside of Kafka, by the names of their nodes."""
+        return {
+            node.name: node.operator
+            for node in self.nodes.values()
+            if isinstance(node, ProcessorNode) and isinstance(node.operator, SinkOperator)
+        }
 
     @property
     def sinks(self) -> tuple[SinkNode, ...]:

@@ -48,17 +48,33 @@ def facts_of(topology: Topology, config: Mapping[str, object]) -> dict[str, obje
         "subtopologies": {str(part.subtopology): _subtopology(part) for part in parts},
         "stores": {name: fact for part in everything for name, fact in _stores(part)},
         "internal_topics": {name: fact for part in parts for name, fact in sorted(_internal_topics(part))},
+        "sinks": {name: fact for part in parts for name, fact in _sinks(part)},
     }
 
 
 def _subtopology(part: ProcessorTopology) -> dict[str, object]:
-    sources = [node for node in part.nodes.values() if isinstance(node, SourceNode)]
     return {
-        "sources": sorted({topic for node in sources for topic in node.topics if node.pattern is None}),
-        "patterns": sorted(node.pattern.pattern for node in sources if node.pattern is not None),
+        "sources": _sources(part),
+        "patterns": _patterns(part),
         "stores": sorted(part.stores),
         "operators": list(part.nodes),
     }
+
+
+def _sources(part: ProcessorTopology) -> list[str]:
+    sources = (node for node in part.nodes.values() if isinstance(node, SourceNode) and node.pattern is None)
+    return sorted({topic for node in sources for topic in node.topics})
+
+
+def _patterns(part: ProcessorTopology) -> list[str]:
+    sources = (node for node in part.nodes.values() if isinstance(node, SourceNode))
+    return sorted(node.pattern.pattern for node in sources if node.pattern is not None)
+
+
+def _sinks(part: ProcessorTopology) -> Iterable[tuple[str, dict[str, object]]]:
+    topics = [*_sources(part), *_patterns(part)]
+    for name, operator in part.outside_sinks.items():
+        yield name, {"place": str(operator.sink), "topics": topics}
 
 
 def _stores(part: ProcessorTopology) -> Iterable[tuple[str, dict[str, object]]]:

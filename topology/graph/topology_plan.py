@@ -85,7 +85,7 @@ def compare(old: Facts, new: Facts) -> Plan:
     if old.get("version") != FACTS_VERSION:
         text = f"its description has version {old.get('version')}, this Penstock writes version {FACTS_VERSION}"
         return Plan((Finding(Verdict.SAFE, "topology", f"cannot be compared with the earlier one: {text}"),), ())
-    findings = (*_stores(old, new), *_internal_topics(old, new), *_subtopologies(old, new))
+    findings = (*_stores(old, new), *_internal_topics(old, new), *_sinks(old, new), *_subtopologies(old, new))
     both = old["stores"].keys() & new["stores"].keys()
     rebuild = {finding.subject for finding in findings if finding.verdict is Verdict.REBUILD} & both
     return Plan(findings, tuple(sorted(rebuild)))
@@ -235,6 +235,45 @@ def _internal_topics(old: Facts, new: Facts) -> Iterator[Finding]:
                     f"{field} of the repartition topic was {was or 'derived'} and is {after[topic][field] or 'derived'}"
                     ": it may have unprocessed records. Give it another name once they are processed",
                 )
+
+
+#: What happens to rows when the offsets in a database do not fit any more.
+_REPEATED = (
+    "the task begins at the group's committed offsets, and rows after them are written again. After a clean stop there "
+    "are none: then accept it"
+)
+
+
+def _sinks(old: Facts, new: Facts) -> Iterator[Finding]:
+    """Yield findings for sinks outside of Kafka; descriptions of earlier versions, and of parts, have none."""
+    if "sinks" not in old or "sinks" not in new:
+        return
+    before, after = old["sinks"], new["sinks"]
+    fresh = {name: sink["place"] for name, sink in after.items() if name not in before}
+    for name in sorted(before.keys() - after.keys()):
+        place = before[name]["place"]
+        twin = next((other for other, found in fresh.items() if found == place), None)
+        if twin is None:
+            yield Finding(Verdict.SAFE, name, f"the sink is removed; its rows and offsets remain: {place}")
+            continue
+        del fresh[twin]
+        text = f"the sink is now called {twin}, and its offsets belong to its name: {_REPEATED}. Or keep it (name=)"
+        yield Finding(Verdict.REFUSE, name, text)
+    for name, place in sorted(fresh.items()):
+        text = f"the sink is new: it writes to {place}, from the group's committed offsets on"
+        yield Finding(Verdict.SAFE, name, text)
+    for name in sorted(before.keys() & after.keys()):
+        yield from _sink(name, before[name], after[name])
+
+
+def _sink(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Finding]:
+    if old["topics"] != new["topics"]:
+        was, now = ", ".join(old["topics"]), ", ".join(new["topics"])
+        text = f"the sink read {was} and reads {now}, and its offsets belong to the topic: {_REPEATED}"
+        yield Finding(Verdict.REFUSE, name, text)
+    if old["place"] != new["place"]:
+        text = f"the sink wrote to {old['place']} and writes to {new['place']}; earlier rows stay where they are"
+        yield Finding(Verdict.SAFE, name, text)
 
 
 def compare_names(old: Names, new: Names) -> Plan:

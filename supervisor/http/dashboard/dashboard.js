@@ -74,6 +74,8 @@ function show({ status, topology, sources, nodes, edges: flows, functions, dead_
   showLetters(letters);
   showThreads(status.threads);
   showTasks(status.threads);
+  showSinks(status.threads);
+  showCheckpoints(status.threads);
   showLag(status.threads);
   if (topology) showTopology(topology, sources, nodes, flows);
   if (topology) showStores(topology);
@@ -209,12 +211,14 @@ function showThreads(threads) {
   });
 }
 
+const order = (task) => task.task_id.split("_").map(Number);
+const inOrder = (a, b) => order(a)[0] - order(b)[0] || order(a)[1] - order(b)[1];
+
 function showTasks(threads) {
   const tasks = threads.flatMap((thread) => thread.tasks.map((task) => ({ ...task, thread: thread.number })));
-  const order = (task) => task.task_id.split("_").map(Number);
   const calm = (task) => Number(task.state === "RUNNING"); // what is not as it should be comes first
   fold("tasks", tasks.length);
-  tasks.sort((a, b) => calm(a) - calm(b) || a.kind.localeCompare(b.kind) || order(a)[0] - order(b)[0] || order(a)[1] - order(b)[1] || a.thread - b.thread);
+  tasks.sort((a, b) => calm(a) - calm(b) || a.kind.localeCompare(b.kind) || inOrder(a, b) || a.thread - b.thread);
   fill(by("tasks"), tasks, (task) => `${task.kind} ${task.task_id} ${task.thread}`, (task, cells) => {
     text(cells[0], task.kind === "active" ? task.task_id : `${task.task_id} standby`);
     badge(cells[1], task.state);
@@ -234,6 +238,49 @@ function restore(cell, task) {
   const rest = task.restore_eta_seconds === null ? "" : `, ${duration(task.restore_eta_seconds)} to go`;
   const done = task.kind === "active" ? (task.state === "RUNNING" ? "done" : "waiting") : `follows, ${rate(task.restore_rate)}/s`;
   text(words, task.restore_remaining ? ` ${count(task.restore_remaining)} records${rest}` : done);
+}
+
+function showSinks(threads) {
+  const rows = threads.flatMap((thread) => thread.tasks.flatMap((task) => task.sinks.map((sink) => ({ ...sink, task }))));
+  const input = (task) => task.partitions.map((row) => `${row.topic}-${row.partition}`).join(", ");
+  by("sinks-section").hidden = rows.length === 0;
+  if (rows.length) fold("sinks", rows.length);
+  rows.sort((a, b) => a.name.localeCompare(b.name) || inOrder(a.task, b.task));
+  fill(by("sinks"), rows, (row) => `${row.name} ${row.task.task_id}`, (row, cells) => {
+    text(cells[0], row.name);
+    text(cells[1], row.task.task_id);
+    text(cells[2], input(row.task));
+    figure(cells[3], count(row.lag));
+    figure(cells[4], rate(row.rows_per_second));
+    figure(cells[5], brief(row.batch_ms / 1000));
+    figure(cells[6], count(row.retries));
+  });
+}
+
+function showCheckpoints(threads) {
+  const rows = threads.flatMap((thread) => thread.tasks.filter((task) => task.checkpoint).map((task) => ({ ...task.checkpoint, task, thread: thread.number })));
+  by("checkpoints-section").hidden = rows.length === 0;
+  if (rows.length) fold("checkpoints", rows.length);
+  rows.sort((a, b) => inOrder(a.task, b.task) || a.thread - b.thread);
+  fill(by("checkpoints"), rows, (row) => `${row.task.kind} ${row.task.task_id} ${row.thread}`, (row, cells) => {
+    const taken = row.uploads > 0;
+    text(cells[0], row.task.kind === "active" ? row.task.task_id : `${row.task.task_id} standby`);
+    figure(cells[1], taken ? duration(row.age_seconds) : "none yet");
+    figure(cells[2], taken ? bytes(row.bytes) : "–");
+    figure(cells[3], taken ? duration(row.upload_seconds) : "–");
+    figure(cells[4], count(row.failures));
+    loading(cells[5], row);
+  });
+}
+
+function loading(cell, row) {
+  if (!cell.firstChild) cell.append(make("progress"), make("span"));
+  const [bar, words] = cell.children;
+  bar.hidden = row.loading_bytes === null;
+  bar.max = row.loading_total_bytes || 1;
+  bar.value = row.loading_bytes || 0;
+  bar.setAttribute("aria-label", `Load of the checkpoint of task ${row.task.task_id}`);
+  text(words, row.loading_bytes === null ? "–" : ` ${bytes(row.loading_bytes)} of ${bytes(row.loading_total_bytes)}`);
 }
 
 function showLag(threads) {
