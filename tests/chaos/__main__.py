@@ -1,5 +1,5 @@
 """``python -m tests.chaos --seed S --kills N --guarantee exactly_once_v2|at_least_once [--workload NAME] [--brokers 3]
-[--faults …]``.
+[--checkpoints] [--branches] [--faults …]``.
 
 Prints one line for each event, a table of faults, and a verdict. The first Ctrl-C ends the kills early, the second one
 ends everything. Exit status 0 if the guarantee was kept and every host ended cleanly; otherwise 1, and the directory
@@ -22,9 +22,12 @@ from tests.chaos.interruption import end_early_at_sigint
 from tests.chaos.means import PREVIOUS, why_not
 from tests.chaos.options import Options
 from tests.chaos.run import Chaos
-from tests.chaos.schedule import FAMILIES, LOSSLESS, PROCESSES, UNCLEAN, Action
+from tests.chaos.schedule import CHECKPOINTS, FAMILIES, LOSSLESS, PROCESSES, UNCLEAN, Action
 from tests.chaos.workloads import WORKLOADS
 from tests.chaos.workloads.numbers import Numbers
+
+#: The time between the beginnings of two branches, in seconds.
+BRANCH_SECONDS = 30.0
 
 
 def main() -> int:
@@ -75,6 +78,16 @@ def _options() -> tuple[Options, argparse.Namespace]:
         action="store_true",
         help="three brokers, at_least_once, unclean elections: loss is legal",
     )
+    parser.add_argument("--checkpoints", action="store_true", help=f"adds {CHECKPOINTS} to --faults")
+    parser.add_argument(
+        "--branches",
+        nargs="?",
+        type=float,
+        const=BRANCH_SECONDS,
+        default=0.0,
+        metavar="SECONDS",
+        help=f"a branch of the application, on its single host, every so often ({BRANCH_SECONDS:.0f})",
+    )
     parser.add_argument("--each", action="store_true", help="every kind of fault once, instead of --kills")
     parser.add_argument("--only", type=_actions, help="of these families only these kinds of faults, with commas")
     parser.add_argument("--upgrade-from", choices=list(distributions()), help="a Kafka to begin with, and to leave")
@@ -87,9 +100,12 @@ def _options() -> tuple[Options, argparse.Namespace]:
     if arguments.unclean:
         arguments.brokers, arguments.faults, arguments.guarantee = 3, (UNCLEAN,), AT_LEAST_ONCE
     families = arguments.faults or (LOSSLESS if arguments.hours else (PROCESSES,))
+    if arguments.checkpoints and CHECKPOINTS not in families:
+        families = (*families, CHECKPOINTS)
     brokers = arguments.brokers or (3 if arguments.hours else 1)
     exact = arguments.guarantee == EXACTLY_ONCE
-    missing = why_not(families, brokers, arguments.previous, arguments.upgrade_from, exact=exact)
+    branches = arguments.branches > 0
+    missing = why_not(families, brokers, arguments.previous, arguments.upgrade_from, exact=exact, branches=branches)
     for action in sorted(missing.keys() & (arguments.only or frozenset(Action)), key=lambda action: action.value):
         print(f"skipped: {action.value}: {missing[action]}", file=sys.stderr)
     try:
@@ -107,6 +123,7 @@ def _options() -> tuple[Options, argparse.Namespace]:
             without=frozenset(missing) | (frozenset(Action) - arguments.only if arguments.only else frozenset()),
             workload=arguments.workload,
             watch=arguments.watch,
+            branch_seconds=arguments.branches,
         ), arguments
     except ValueError as error:
         parser.error(str(error))

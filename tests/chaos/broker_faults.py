@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing_extensions import override
 
 from penstock.dev.kafka_distribution import newest
+from tests.chaos import program
 from tests.chaos.cluster import SETTLE_SECONDS, Cluster, Node, Partition
 from tests.chaos.faults import Faults, Stage
 from tests.chaos.process_faults import send
@@ -140,8 +141,12 @@ class BrokerFaults(Faults):
     def lead_elsewhere(self, broker: int) -> None:
         """Move all leaders of topics that are not internal away from a broker."""
         self.await_settled()
-        own = {p: nodes for p, nodes in self._cluster.replicas().items() if not p[0].startswith("__")}
+        own = {p: nodes for p, nodes in self._replicas().items() if not p[0].startswith("__")}
         self._lead({p: sorted(nodes, key=lambda node: node == broker) for p, nodes in own.items()})
+
+    def _replicas(self) -> dict[Partition, list[int]]:
+        """Return the replicas of each partition, without those of branches: these may be deleted at any time."""
+        return {p: nodes for p, nodes in self._cluster.replicas().items() if not p[0].startswith(program.BRANCHES)}
 
     def _lead(self, replicas: Mapping[Partition, list[int]]) -> None:
         """Set the partitions' preferred leaders and elect them, until brokers have them; raises TimeoutError."""
@@ -152,8 +157,8 @@ class BrokerFaults(Faults):
 
     def _move_leaders(self, event: Event) -> str:
         self.await_settled()
-        rng, before = random.Random(event.seed), self._cluster.leaders()
-        replicas = self._cluster.replicas()
+        rng, replicas, leaders = random.Random(event.seed), self._replicas(), self._cluster.leaders()
+        before = {partition: leaders[partition] for partition in replicas}
         self._lead({partition: rng.sample(nodes, len(nodes)) for partition, nodes in replicas.items()})
         after = self._cluster.leaders()
         moved = sum(after[partition] != leader for partition, leader in before.items())
@@ -162,7 +167,7 @@ class BrokerFaults(Faults):
 
     def _reassign(self, event: Event) -> str:
         self.await_settled()
-        rng, replicas = random.Random(event.seed), self._cluster.replicas()
+        rng, replicas = random.Random(event.seed), self._replicas()
         some = {p: _all_but_one(replicas[p], rng) for p in rng.sample(sorted(replicas), (len(replicas) + 1) // 2)}
         self._cluster.reassign(some)
         # Brokers receive the controller's changes a moment later.

@@ -392,9 +392,14 @@ class TopicReader:
         self._consumer.close()
 
 
-def read_all(bootstrap_servers: str, topics: Iterable[str]) -> list[Sight]:
-    """Return the committed records of topics up to their ends, in order within each partition."""
-    reader = TopicReader(bootstrap_servers, topics)
+def read_all(
+    bootstrap_servers: str, topics: Iterable[str], start: Mapping[tuple[str, int], int] | None = None
+) -> list[Sight]:
+    """Return the committed records of topics up to their ends, in order within each partition.
+
+    start: the first offsets, by default the beginning.
+    """
+    reader = TopicReader(bootstrap_servers, topics, start)
     try:
         return reader.read_to_end()
     finally:

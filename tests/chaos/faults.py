@@ -89,3 +89,10 @@ class Faults(ABC):
 
         self._lasting[owner] = finish
         self._stage.agenda.add(event.duration_ms, end, owner)
+
+
+def turn_until(condition: Callable[[], bool], turn: Callable[[], object], seconds: float) -> None:
+    """Let the run continue until the condition holds or the time is over. turn: see BrokerFaults."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        turn()

@@ -28,6 +28,8 @@ THREADS_TO_SPARE = 3
 WORKER_COMMANDS = ("spawn_main", "penstock: ")
 #: Process title of a stream thread, not of the spare process (supervisor/processes/worker_process.py).
 STREAM_THREAD = re.compile(r"penstock: .* StreamThread-\d+")
+#: The module of the processes that upload and load checkpoints.
+TRANSFER = "penstock.statestore.checkpoints.transfer"
 #: An error line of a host's log; other lines may contain the word, e.g. as the name of a state.
 ERROR_LINE = re.compile(r"\S+ \S+ (ERROR|CRITICAL) ")
 
@@ -111,6 +113,11 @@ class Host:
         commands = [(process, " ".join(_command(process))) for process in self._children()]
         return [process for process, command in commands if any(part in command for part in WORKER_COMMANDS)]
 
+    def transfers(self, kind: str) -> list[tuple[psutil.Process, psutil.Process]]:
+        """Return the processes that carry checkpoints, each behind its stream thread's. kind: "upload" or "load"."""
+        pairs = ((worker, child) for worker in self.workers() for child in _children_of(worker))
+        return [(worker, child) for worker, child in pairs if _command(child)[-2:] == [TRANSFER, kind]]
+
     def victim(self, share: float) -> tuple[psutil.Process, str] | None:
         """Return the process to hit and its name, None if there is none. share: selects the process, in 0…1."""
         workers = self.workers()
@@ -124,13 +131,7 @@ class Host:
         return worker, f"{self.name} {what} {workers.index(worker) + 1} of {len(workers)}, pid {worker.pid}"
 
     def _children(self) -> list[psutil.Process]:
-        if self._process is None:
-            return []
-        try:
-            children: list[psutil.Process] = self._process.children()
-        except psutil.NoSuchProcess:
-            return []
-        return sorted(children, key=lambda process: process.pid)
+        return [] if self._process is None else _children_of(self._process)
 
     def signal_supervisor(self, number: signal.Signals) -> None:
         """Send a signal to the supervisor, if it is alive."""
@@ -238,6 +239,13 @@ def _catches(pid: int, number: signal.Signals) -> bool:
 def is_stream_thread(process: psutil.Process) -> bool:
     """Return whether a process is a stream thread by its title; the spare one changes its title when it becomes one."""
     return STREAM_THREAD.match(" ".join(_command(process))) is not None
+
+
+def _children_of(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return sorted(process.children(), key=lambda child: child.pid)
+    except psutil.NoSuchProcess:
+        return []
 
 
 def _command(process: psutil.Process) -> list[str]:

@@ -12,6 +12,7 @@ from types import TracebackType
 from penstock.dev.kafka_distribution import newest
 from tests.chaos.broker_faults import BrokerFaults
 from tests.chaos.checker import Reader
+from tests.chaos.checkpoint_faults import CheckpointFaults
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults, Stage
 from tests.chaos.hosts import Host
@@ -20,15 +21,31 @@ from tests.chaos.machine_faults import MachineFaults
 from tests.chaos.network import Network
 from tests.chaos.network_faults import NetworkFaults
 from tests.chaos.process_faults import ProcessFaults
-from tests.chaos.schedule import BROKERS, FAMILIES, HOSTS, LEADERLESS, MACHINES, NETWORK, UNCLEAN, VERSIONS, Action
+from tests.chaos.schedule import (
+    BROKERS,
+    CHECKPOINTS,
+    FAMILIES,
+    HOSTS,
+    LEADERLESS,
+    MACHINES,
+    NETWORK,
+    PROCESSES,
+    UNCLEAN,
+    VERSIONS,
+    Action,
+)
 from tests.chaos.unclean import UncleanFaults
 from tests.chaos.version_faults import VersionFaults
 from tests.free_port import free_port
 
 from . import machine, network, program, versions
 
+#: As often as a task stores the ends of its changelogs.
+CHECKPOINT_INTERVAL_MS = 1_000
 #: The HTTP port of a host in a separate network namespace.
 HOST_PORT = 8080
+#: Why all replicas of a partition must not be away at the same time.
+NO_LEADER = "Kafka drops markers of transactions in partitions without a leader"
 #: The version of Penstock to which hosts change, and from which they change back.
 PREVIOUS = "HEAD^"
 
@@ -40,16 +57,21 @@ def why_not(
     kafka: str | None = None,
     *,
     exact: bool = False,
+    branches: bool = False,
 ) -> dict[Action, str]:
     """Return the kinds of faults of these families that are not available here, with reasons.
 
-    kafka: the run's initial version, by default the newest. exact: whether the run is one with exactly-once.
+    kafka: the run's initial version, by default the newest. exact: whether the run is one with exactly-once. branches:
+    whether branches are compared, which excuses nothing.
     """
     missing: dict[Action, str] = {}
     for name in families:
         actions = FAMILIES[name].actions
         if name == BROKERS and exact:
-            missing |= dict.fromkeys(LEADERLESS, "Kafka drops markers of transactions in partitions without a leader")
+            missing |= dict.fromkeys(LEADERLESS, NO_LEADER)
+        if name == PROCESSES and exact and brokers == 1:
+            # A lone broker that stops cleanly commits transactions when its partitions have no leader any more.
+            missing |= dict.fromkeys([Action.RESTART_BROKER, *([Action.KILL_BROKER] if branches else [])], NO_LEADER)
         if name in (BROKERS, UNCLEAN) and brokers < 3:
             missing |= dict.fromkeys(actions, "it takes three brokers")
         if name == NETWORK and (reason := network.why_not()):
@@ -119,6 +141,20 @@ class Means:
         """Return the brokers' addresses in the run's network, None without one."""
         return None if self._network is None else self._network.brokers
 
+    @property
+    def bucket(self) -> Path:
+        """The directory for checkpoints."""
+        return self._directory / "bucket"
+
+    def checkpointing(self) -> dict[str, object]:
+        """Return the settings of hosts with checkpoints, none if no fault needs them."""
+        if not self._wants(CHECKPOINTS):
+            return {}
+        return {
+            "penstock.checkpoint.uri": f"file://{self.bucket}",
+            "penstock.checkpoint.interval.ms": CHECKPOINT_INTERVAL_MS,
+        }
+
     def watching(self, number: int) -> dict[str, object]:
         """Return the settings of a host that watches the others and is watched."""
         watch: dict[str, object] = {"penstock.host.watch": "true"}
@@ -156,6 +192,8 @@ class Means:
             families.append(NetworkFaults(stage, self._network, hosts, cluster, brokers, group))
         if self._shim is not None:
             families.append(MachineFaults(stage, hosts, self._controls, self._groups))
+        if self._wants(CHECKPOINTS):
+            families.append(CheckpointFaults(stage, hosts, self.bucket, turn))
         if self._other_version is not None:
             families.append(VersionFaults(stage, hosts, cluster, group, self._other_version, turn))
         return {action: faults for faults in families for action in faults.actions}

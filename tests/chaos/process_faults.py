@@ -39,6 +39,8 @@ class ProcessFaults(Faults):
     def _absence(self, event: Event) -> str:
         host = self._hosts[event.host]
         self._stage.agenda.drop(host.name)  # it may have been stopped already
+        if not host.runs:
+            host.start()  # so that the fault hits something: its start
         if event.action is Action.RESTART_HOST:
             self._see(event, int(host.runs), "clean stops")
             what = f"exit code {stop_cleanly(self._stage, host)}"

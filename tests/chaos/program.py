@@ -16,6 +16,8 @@ from penstock import KStream, Retries, Serdes, StreamsBuilder, Topology
 
 NUMBERS, COPIES, TALLIES, GROUP_TALLIES = "numbers", "copies", "tallies", "group-tallies"
 APPLICATION_ID = "chaos"
+#: What the names of branches begin with, and so those of all of their topics.
+BRANCHES = f"{APPLICATION_ID}-next-"
 #: Their changelogs are chaos-<store>-changelog.
 TALLY_STORE, GROUP_STORE, LAST_STORE = "per-key", "per-group", "last"
 #: Keys k0 … k<KEYS - 1>; key kN belongs to group gM with M = N modulo GROUPS.

@@ -15,10 +15,12 @@ from confluent_kafka.cimpl import NewTopic
 
 from penstock.dev.kafka_distribution import distribution, newest
 from tests.chaos.agenda import Agenda
+from tests.chaos.branches import Branches
 from tests.chaos.broker_logs import BrokerLogs, ForgottenOffsets
 from tests.chaos.checker import Verdict
 from tests.chaos.checkers import Report
 from tests.chaos.checkers.dropped_markers import DroppedMarkers
+from tests.chaos.checkers.rows_on_disk import rows_on_disk
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults, Stage
 from tests.chaos.growth import Growth
@@ -27,7 +29,7 @@ from tests.chaos.means import Means
 from tests.chaos.options import Options
 from tests.chaos.process_faults import TOLD_TO_STOP, resume
 from tests.chaos.recovery import Recovery, Stalled
-from tests.chaos.schedule import HOSTS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Action, Event
+from tests.chaos.schedule import CHECKPOINTS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Action, Event
 from tests.chaos.unclean import CONFIG as UNCLEAN_CONFIG
 from tests.topics import create_topics
 
@@ -104,6 +106,8 @@ class Chaos:
         self._recovery = Recovery(self._agenda, self._outputs, self._stalled, self._workload.restore_seconds)
         self._stage = Stage(self._agenda, self._recovery, self._say, self._fail, self._has_lost_offsets)
         self._faults: Mapping[Action, Faults] = {}
+        #: None without branches.
+        self._branches: Branches | None = None
         self._interrupted = False
         self._broker_logs = BrokerLogs(directory / MISTAKES_FILE)
         #: Outputs that stopped for too long: a failure unless dropped markers explain it.
@@ -151,6 +155,9 @@ class Chaos:
             return self._finish(self._cluster.bootstrap_servers)
 
     def _end_hosts(self) -> None:
+        if self._branches is not None:
+            self._branches.end()
+            self._branches.kill()
         for host in self._hosts:
             resume(host)
             host.kill()
@@ -174,12 +181,16 @@ class Chaos:
         self._reader = workload.reader(address)
         fault = {program.FAULT_VARIABLE: self._options.fault, program.ADDRESS_VARIABLE: address}
         environment = {**fault, **workload.environment}
-        for number in range(HOSTS):
+        for number in range(self._options.hosts):
             watch = means.watching(number + 1) if self._options.watch else {}
-            config = {**self._config(address), **watch, **workload.settings(number)}
+            config = {**self._config(address), **means.checkpointing(), **watch, **workload.settings(number)}
             self._hosts.append(means.host(number + 1, config, environment, workload.topology))
             self._hosts[-1].start()
         workload.start(address)
+        if self._options.branch_seconds:
+            how = (environment, workload.topology, address, self._options.seed, self._options.branch_seconds)
+            self._branches = Branches(self._hosts[0], self._directory, *how)
+            self._branches.start()
         self._faults = means.faults(self._stage, self._hosts, self._cluster, self._reader, self._turn)
 
     def _config(self, address: str) -> dict[str, object]:
@@ -196,6 +207,8 @@ class Chaos:
             "heartbeat.interval.ms": 300,
             "max.poll.interval.ms": 120_000,  # the group waits so long for a member that has vanished
             **({"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS} if exact else {}),
+            # With a cache, commits decide which tallies come out, so a branch would write others.
+            **({"statestore.cache.max.bytes": 0} if self._options.branch_seconds else {}),
             "penstock.worker.restart.max": 100_000,
             "penstock.worker.restart.backoff.ms": 50,
             "penstock.worker.restart.backoff.max.ms": 500,
@@ -234,6 +247,8 @@ class Chaos:
             if host.exit_code is not None and not host.troubled and not self._agenda.expects(host.name):
                 self._stage.report_end(host, "ended by itself", host.exit_code)
                 host.start()
+        while self._branches is not None and not self._branches.news.empty():
+            self._say(f"{time.monotonic() - self._start:8.2f} s  {self._branches.news.get()}")
         self._show_progress(time.monotonic())
         return bool(records)
 
@@ -296,6 +311,7 @@ class Chaos:
         workload.healed()
         while self._recovery.waits():
             self._turn()
+        self._end_branches()
         seconds = time.monotonic() - self._start
         for grown in self._growth.faults(seconds):
             self._fail(grown)
@@ -318,8 +334,13 @@ class Chaos:
         for kind in self._recovery.not_injected():
             self._fail(f"{kind} was to happen, and nothing of it was seen")
         watch = self._watch_table() if self._options.watch else ()
+        checkpoints = self._checkpoint_table() if CHECKPOINTS in self._options.families else ()
         memory = f"{len(self._cluster.nodes)} JVMs of the cluster take {self._cluster.memory() >> 20} MiB"
-        verdict, reports = workload.verdict(address), tuple(workload.reports(address))
+        verdict, reports = workload.verdict(address), workload.reports(address)
+        if CHECKPOINTS in self._options.families and workload.stores:
+            reports.append(rows_on_disk(self._hosts, workload.topology, workload.stores, address))
+        if self._branches is not None:
+            reports.append(self._branches.report())
         self._reader.close()
         return Outcome(
             verdict,
@@ -329,9 +350,16 @@ class Chaos:
             workload.aborted,
             tuple(self._lines),
             (*dropped, *self._broker_logs.forgotten),
-            (*self._recovery.table(), *self._growth.table(seconds), *watch, memory),
-            reports,
+            (*self._recovery.table(), *self._growth.table(seconds), *watch, *checkpoints, memory),
+            tuple(reports),
         )
+
+    def _end_branches(self) -> None:
+        """Let the current branch be checked while the input continues."""
+        if self._branches is not None:
+            self._branches.end()
+            while self._branches.is_alive() or not self._branches.news.empty():
+                self._turn()
 
     def _watch_table(self) -> tuple[str, ...]:
         """Return how often a host found another one lost; a failure if that never happened although several died."""
@@ -340,6 +368,14 @@ class Chaos:
         if died >= DEATHS_MIN and not lost:
             self._fail(f"{died} hosts died, and the other one found none of them lost")
         return (f"{died} hosts died, {lost} of them found lost by the other one",)
+
+    def _checkpoint_table(self) -> tuple[str, ...]:
+        """Return how many checkpoints hosts have uploaded and loaded; a failure if one of both never happened."""
+        lines = [line for host in self._hosts for line in host.log.read_text(errors="replace").splitlines()]
+        uploaded, loaded = (sum(f"{what} checkpoint " in line for line in lines) for what in ("Uploaded", "Loaded"))
+        if not uploaded or not loaded:
+            self._fail(f"{uploaded} checkpoints were uploaded and {loaded} loaded, so nothing is proved about them")
+        return (f"{uploaded} checkpoints uploaded, {loaded} loaded",)
 
     def _await_outputs(self) -> str:
         """Wait for all outputs; return a description of the missing ones, "" for none.

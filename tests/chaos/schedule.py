@@ -66,6 +66,9 @@ class Action(Enum):
     # In the program of a host:
     OTHER_VERSION = "other-version"  # a restart with the previous version of Penstock, or back with this one
     OTHER_PROTOCOL = "other-protocol"  # all hosts stop, and start again with the other group.protocol
+    # Of checkpoints, in a directory that all hosts see:
+    KILL_UPLOAD = "kill-upload"  # SIGKILL to a stream thread's process while it uploads one
+    KILL_LOAD = "kill-load"  # a host loses its state; SIGKILL to a process, of any host, while it loads one
 
 
 #: Relative frequency of each.
@@ -95,12 +98,12 @@ class Family:
 
     @property
     def actions(self) -> tuple[Action, ...]:
-        """Return all of its kinds."""
+        """Return all kinds of faults of this family."""
         return (*self.kills, *self.others)
 
 
 PROCESSES, BROKERS, NETWORK, MACHINES, VERSIONS = "processes", "brokers", "network", "machines", "versions"
-UNCLEAN = "unclean"
+CHECKPOINTS, UNCLEAN = "checkpoints", "unclean"
 #: By name, as ``--faults`` has it.
 FAMILIES = {
     PROCESSES: Family(KILLS, OTHERS),
@@ -137,6 +140,7 @@ FAMILIES = {
         },
     ),
     VERSIONS: Family({}, {Action.OTHER_VERSION: 8, Action.OTHER_PROTOCOL: 4}),
+    CHECKPOINTS: Family({Action.KILL_UPLOAD: 30, Action.KILL_LOAD: 30}, {}),
     UNCLEAN: Family({Action.UNCLEAN_ELECTION: 1}, {}),
 }
 #: Kinds that always leave partitions without a leader.

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos import program
 from tests.chaos.agenda import Agenda
 from tests.chaos.broker_faults import BrokerFaults
 from tests.chaos.faults import Stage
@@ -55,3 +56,37 @@ def test_brokers_are_killed_only_when_each_has_all_partitions(keeps_leaders: boo
 def test_with_exactly_once_one_broker_stays_up() -> None:
     assert why_not([BROKERS], 3, exact=True).keys() == LEADERLESS
     assert why_not([BROKERS], 3) == {}
+
+
+class WithBranch:
+    """Replaces a cluster whose topics of a branch are deleted while leaders are moved."""
+
+    def __init__(self) -> None:
+        self._replicas = {("copies", 0): [1, 2, 3], (f"{program.BRANCHES}1.copies", 0): [1, 2, 3]}
+        self.moved: list[tuple[str, int]] = []
+
+    def settled(self) -> bool:
+        return True
+
+    def replicas(self) -> dict[tuple[str, int], list[int]]:
+        return self._replicas
+
+    def leaders(self) -> dict[tuple[str, int], int]:
+        return {partition: nodes[0] for partition, nodes in self._replicas.items()}
+
+    def reassign(self, wanted: dict[tuple[str, int], list[int]]) -> None:
+        self.moved += wanted
+        self._replicas = {("copies", 0): wanted["copies", 0]}
+
+    def elect_preferred(self, partitions: object) -> None:
+        """Leaders are the preferred ones already."""
+
+
+def test_leaders_of_a_branch_are_not_moved() -> None:
+    """Its topics are deleted at any time: nothing may wait for them."""
+    cluster: Any = WithBranch()
+    agenda, failures = Agenda(), list[str]()
+    stage = Stage(agenda, Recovery(agenda, dict, lambda stalled: failures.append(str(stalled))), print, failures.append)
+    faults = BrokerFaults(stage, cluster, lambda: None, keeps_leaders=True)
+    what = faults.carry_out(Event(1, False, 0, Action.MOVE_LEADERS, 0, 0.0, 1_000, 0))
+    assert (cluster.moved, what.endswith(" of 1")) == ([("copies", 0)], True)

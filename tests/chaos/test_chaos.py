@@ -37,7 +37,7 @@ def chaos(directory: Path, options: Options) -> Outcome:
 
 
 def test_the_same_seed_gives_the_same_schedule_in_any_process() -> None:
-    command = [sys.executable, "-m", "tests.chaos", "--seed", "7", "--kills", "50", "--dry-run"]
+    command = [sys.executable, "-m", "tests.chaos", "--brokers", "3", "--seed", "7", "--kills", "50", "--dry-run"]
     lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     assert lines == [str(event) for event in schedule(7, 50)]
     assert schedule(7, 50) == schedule(7, 50)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.chaos.checkers import Report
 from tests.chaos.checkers.outputs import Differences, Row, compare_bags, compare_counts, compare_tables
 from tests.chaos.checkers.queries import Answer, Queries
+from tests.chaos.checkers.rows_on_disk import damaged_task, differences
 from tests.chaos.checkers.stuck import Stuck
 
 BUDGET = 10.0
@@ -195,3 +197,26 @@ def test_differences_add_up() -> None:
     assert Differences(lost=1, wrong=["x"]) + Differences(doubled=2, alien=1, wrong=["y"]) == Differences(
         1, 2, 1, ["x", "y"]
     )
+
+
+# -- rows on disk
+
+
+@pytest.mark.parametrize(
+    ("found", "faults"),
+    [
+        ({"a": 1, "b": 2}, []),
+        ({"a": 1}, ["b is missing"]),
+        ({"a": 1, "b": 3}, ["b is 3, in the changelog 2"]),
+        ({"a": 1, "b": 2, "c": 3}, ["c was deleted, and is there"]),
+    ],
+)
+def test_rows_on_disk_are_those_of_the_changelog(found: dict[str, int], faults: list[str]) -> None:
+    assert list(differences(found, {"a": 1, "b": 2})) == faults
+
+
+def test_the_directory_of_a_task_with_a_damaged_store_is_known() -> None:
+    """Its host has lost the task, and has not opened the store since the damage."""
+    error = "Error: The store /run/host-2/state/chaos/0_1/stores/per-key is damaged: Corruption: Sst file size mismatch"
+    assert damaged_task(f"a warning\n{error}") == Path("/run/host-2/state/chaos/0_1")
+    assert damaged_task("Error: there is no state") is None

@@ -12,7 +12,7 @@ from tests.chaos.checker import AT_LEAST_ONCE
 from tests.chaos.means import why_not
 from tests.chaos.options import Options
 from tests.chaos.run import Outcome, run
-from tests.chaos.schedule import BROKERS, MACHINES, NETWORK, PROCESSES, UNCLEAN, VERSIONS, Action
+from tests.chaos.schedule import BROKERS, CHECKPOINTS, MACHINES, NETWORK, PROCESSES, UNCLEAN, VERSIONS, Action
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 #: From schedules without long faults; the memory limit, which may take time to be hit, comes last.
@@ -50,6 +50,22 @@ def test_three_brokers_and_a_faulty_network(tmp_path: Path) -> None:
         SEED_OF_BROKERS, each=True, families=(BROKERS, NETWORK), brokers=3, without=only(*brokers, *network)
     )
     check(chaos(tmp_path, options), *brokers, *network)
+
+
+def test_kills_while_checkpoints_travel(tmp_path: Path) -> None:
+    outcome = chaos(tmp_path, Options(1, each=True, families=(CHECKPOINTS,)))
+    check(outcome, Action.KILL_UPLOAD, Action.KILL_LOAD)
+    assert [report.name for report in outcome.reports if "rows on disk" in report.name and report.good]
+    assert any(re.match(r"[1-9]\d* checkpoints uploaded, [1-9]\d* loaded", line) for line in outcome.table)
+
+
+@pytest.mark.long
+def test_deleted_keys_stay_deleted_after_checkpoints(tmp_path: Path) -> None:
+    """The cases have tables and windows whose keys are deleted; the test driver has the same input, and no faults."""
+    options = Options(2, kills=6, families=(PROCESSES, CHECKPOINTS), workload="recorded")
+    outcome = chaos(tmp_path, options)
+    assert outcome.failures == ()
+    assert outcome.verdict.good, outcome.verdict
 
 
 @pytest.mark.long

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from typing_extensions import override
 
 from tests.chaos.cluster import Cluster
-from tests.chaos.faults import Faults, Stage
+from tests.chaos.faults import Faults, Stage, turn_until
 from tests.chaos.hosts import ROOT, Host
 from tests.chaos.process_faults import stop_cleanly
 from tests.chaos.schedule import Action, Event
@@ -53,7 +52,7 @@ class VersionFaults(Faults):
         stop_cleanly(self._stage, host)
         host.root = self._previous if host.root == ROOT else ROOT
         host.start()
-        self._until(lambda: processes_of(host, host.root) > 0)
+        turn_until(lambda: processes_of(host, host.root) > 0, self._turn, JOIN_SECONDS)
         self._see(event, processes_of(host, host.root), "processes of it")
         return f"{host.name}, now {'the previous one' if host.root == self._previous else 'this one'}"
 
@@ -68,12 +67,6 @@ class VersionFaults(Faults):
         for host in self._hosts:
             host.config["group.protocol"] = wanted
             host.start()
-        self._until(lambda: self._cluster.group_type(self._group) == wanted)
+        turn_until(lambda: self._cluster.group_type(self._group) == wanted, self._turn, JOIN_SECONDS)
         self._see(event, int(self._cluster.group_type(self._group) == wanted), "groups of the other type")
         return f"from {before} to {wanted}"
-
-    def _until(self, condition: Callable[[], bool]) -> None:
-        """Let the run continue until the condition holds or the time is over."""
-        deadline = time.monotonic() + JOIN_SECONDS
-        while not condition() and time.monotonic() < deadline:
-            self._turn()

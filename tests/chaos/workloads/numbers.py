@@ -45,6 +45,7 @@ class Numbers(Workload):
 
     name: ClassVar[str] = "numbers"
     topology: ClassVar[str] = "tests.chaos.program:topology"
+    stores: ClassVar[tuple[str, ...]] = (program.TALLY_STORE, program.GROUP_STORE)
     numbering: ClassVar[Numbering] = Numbering(program.KEYS)
     topic_config: ClassVar[Mapping[str, str]] = {}
     #: The topics that the checker judges transaction by transaction.

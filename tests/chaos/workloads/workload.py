@@ -48,6 +48,8 @@ class Workload(ABC):
     topology: ClassVar[str]
     #: Whether every partition of ``moving`` gets records continuously; otherwise only some partition does.
     steady: ClassVar[bool] = True
+    #: Its stores whose keys are text and whose values are JSON.
+    stores: ClassVar[tuple[str, ...]] = ()
     #: How long its state takes to restore on a busy machine.
     restore_seconds: ClassVar[float] = 0.0
 
