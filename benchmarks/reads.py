@@ -8,23 +8,26 @@ Missing rows end it with exit code 1.
 from __future__ import annotations
 
 import http.client
-import json
 import multiprocessing
+import selectors
 import signal
 import socket
 import sys
 import tempfile
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import click
+import httptools
+import orjson
 import pyarrow as pa
 from confluent_kafka.admin import AdminClient
 from rich.console import Console
@@ -53,18 +56,63 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def read_points(port: int, rate: int, number: int, done: Any, counted: Any) -> None:
-    """Read one key after the other, this reader's share of so many a second, until done; put how many had a row."""
+class PointReader:
+    """A connection that reads one key at a time. found: how many of the responses had the row of their key."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self.found = 0
+        self._parser = httptools.HttpResponseParser(self)
+        self._key = self._body = b""
+        self._is_complete = False
+
+    def ask(self, key: bytes) -> None:
+        """Send a request, while none is in flight."""
+        self._key, self._body, self._is_complete = key, b"", False
+        self.socket.sendall(b"GET /stores/counts/%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % key)
+
+    def receive(self) -> bool:
+        """Take the data that has arrived; True if the response is complete. Raises BenchmarkError."""
+        data = self.socket.recv(65_536)
+        if not data:
+            raise BenchmarkError("the application has closed the connection of a reader")
+        self._parser.feed_data(data)
+        if self._is_complete and self._parser.get_status_code() == http.client.OK:
+            (row,) = orjson.loads(self._body)["rows"]
+            self.found += row["key"].encode() == self._key
+        return self._is_complete
+
+    def on_body(self, data: bytes) -> None:
+        """Take a part of the response; called by the parser."""
+        self._body += data
+
+    def on_message_complete(self) -> None:
+        """Note the end of the response; called by the parser."""
+        self._is_complete = True
+
+
+def read_points(port: int, rate: int, parent: Connection) -> None:
+    """Read one key after the other, so many a second, until the parent sends something; send it how many, how many of
+    them had a row, and in how many seconds.
+
+    One process, because each connection's own would take more CPU time than the application.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    interval, begin, found, asked = CONNECTIONS / rate, time.monotonic(), 0, 0
-    while not done.wait(max(begin + asked * interval - time.monotonic(), 0)):
-        connection.request("GET", f"/stores/counts/k{(asked * CONNECTIONS + number) % KEYS:06}")
-        response = connection.getresponse()
-        rows = json.loads(response.read()).get("rows", ())
-        asked += 1
-        found += response.status == http.client.OK and bool(rows)
-    counted.put((asked, found, time.monotonic() - begin))
+    readers = [PointReader(port) for _ in range(CONNECTIONS)]
+    idle, asked, begin = deque(readers), 0, time.monotonic()
+    with selectors.DefaultSelector() as selector:
+        selector.register(parent, selectors.EVENT_READ)
+        for reader in readers:
+            selector.register(reader.socket, selectors.EVENT_READ, reader)
+        while not parent.poll():
+            while idle and begin + asked / rate <= time.monotonic():
+                idle.popleft().ask(b"k%06d" % (asked % KEYS))
+                asked += 1
+            wait = begin + asked / rate - time.monotonic() if idle else None
+            for ready, _ in selector.select(None if wait is None else max(wait, 0)):
+                if ready.data is not None and ready.data.receive():
+                    idle.append(ready.data)
+    parent.send((asked, sum(reader.found for reader in readers), time.monotonic() - begin))
 
 
 @contextmanager
@@ -74,19 +122,21 @@ def point_reads(port: int, rate: int, rates: list[float]) -> Iterator[None]:
     Raises BenchmarkError for missing rows.
     """
     context = multiprocessing.get_context("spawn")
-    done, counted = context.Event(), context.Queue()
-    readers = [context.Process(target=read_points, args=(port, rate, n, done, counted)) for n in range(CONNECTIONS)]
-    for reader in readers:
-        reader.start()
+    here, there = context.Pipe()
+    reading = context.Process(target=read_points, args=(port, rate, there))
+    reading.start()
+    there.close()
     try:
         yield
     finally:
-        done.set()
-        results = [counted.get(timeout=60) for _ in readers]
-        for reader in readers:
-            reader.join()
-    asked, found = sum(each[0] for each in results), sum(each[1] for each in results)
-    rates.append(sum(asked / seconds for asked, _, seconds in results))
+        try:
+            here.send("end")
+            asked, found, seconds = here.recv()
+        except (EOFError, OSError) as error:
+            raise BenchmarkError("the readers have failed; see above") from error
+        finally:
+            reading.join()
+    rates.append(asked / seconds)
     if found < asked * 0.99:  # keys that have no record yet, in the first second
         raise BenchmarkError(f"only {found} of {asked} reads have found a row")
 

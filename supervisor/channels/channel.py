@@ -10,6 +10,7 @@ import os
 import pickle
 import select
 import struct
+import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -30,7 +31,7 @@ class Channel:
         os.set_blocking(connection.fileno(), blocking)
 
     def fileno(self) -> int:
-        """Return the file descriptor, so that ``multiprocessing.connection.wait`` can wait for messages."""
+        """Return the file descriptor, so that a loop can wait for messages."""
         return self._connection.fileno()
 
     def close(self) -> None:
@@ -41,15 +42,20 @@ class Channel:
         """Send a message, waiting as long as the pipe is full; raises OSError if the other end is closed."""
         self._write(message, timeout_ms=None)
 
-    def offer(self, message: object) -> bool:
-        """Send a small message without waiting; False if the other end does not read or is closed."""
+    def offer(self, message: object, at_most: int = sys.maxsize) -> bool:
+        """Send a small message without waiting; False if the other end does not read or is closed.
+
+        at_most: in bytes; False for a larger message.
+        """
         try:
-            return self._write(message, timeout_ms=0)
+            return self._write(message, timeout_ms=0, at_most=at_most)
         except OSError:
             return False
 
-    def _write(self, message: object, timeout_ms: int | None) -> bool:
+    def _write(self, message: object, timeout_ms: int | None, at_most: int = sys.maxsize) -> bool:
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        if len(data) > at_most:
+            return False
         rest = memoryview(_LENGTH.pack(len(data)) + data)
         writable = select.poll()
         writable.register(self.fileno(), select.POLLOUT)

@@ -10,6 +10,9 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any
 
+#: Wake-ups that are read at a time; fewer mean that the pipe is empty.
+WAKE_UPS = 4096
+
 
 class Inbox:
     """A queue that wakes the loop: ``fileno`` is readable while the queue is not empty.
@@ -38,7 +41,7 @@ class Inbox:
     def take(self) -> Iterator[Callable[[], None]]:
         """Yield the functions put since the last call."""
         with contextlib.suppress(BlockingIOError):
-            while os.read(self._read_end, 4096):
+            while len(os.read(self._read_end, WAKE_UPS)) == WAKE_UPS:
                 pass
         while True:
             try:

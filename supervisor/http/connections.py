@@ -7,18 +7,19 @@ answers 503 to accepted connections, and its timeout starts after the first resp
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from typing import Any
 
-import h11
+import httptools
 import orjson
 import uvicorn
 from typing_extensions import override
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from ..channels.descriptors import RETRY_SECONDS, is_reserved
 from ..logs.log_floods import bounded_logger
-from .security import HEADERS, REQUESTS_MAX, Receive, Scope, Send
+from .security import REQUESTS_MAX, Receive, Scope, Send
 
 logger = bounded_logger(__name__)
 
@@ -34,18 +35,27 @@ PART_SECONDS = 10
 #: Seconds before an idle connection may be closed to make room: the round trip of a distant client. This also limits
 #: how many connections a second a crowd can close.
 GRACE_SECONDS = 0.1
+#: Maximum size of an incomplete request line with its headers, in bytes; for the URL alone see security.py.
+HEADER_BYTES_MAX = 32_768
+#: A request target that names the server, as for a proxy (RFC 9112, absolute-form): it overrides the Host header.
+_ABSOLUTE = re.compile(rb"https?://([^/?#]*)(.*)", re.IGNORECASE)
 
 
-class Connection(H11Protocol):
-    """One connection, closed if its client is too slow."""
+class Connection(HttpToolsProtocol):
+    """One connection, closed if its client is too slow, or sends more than a request line and headers may have."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._application = self.app
         self.app = self._answer
+        #: Bytes of a request whose headers are not complete; None while its body arrives.
+        self._head_bytes: int | None = 0
+        #: Bytes of a body that the parser does not take: of a request for another protocol.
+        self._body_left = 0
         #: The time (event loop's clock) since when no request is pending; None while a response is being made.
         self.idle_since: float | None = self.loop.time()
-        self._deadline = self.loop.call_later(IDLE_SECONDS, self.end)
+        self._ends_at = self.loop.time() + IDLE_SECONDS
+        self._deadline = self.loop.call_later(IDLE_SECONDS, self._check_deadline)
 
     def end(self) -> None:
         """Close it at once, without sending pending data: the client may never read it."""
@@ -75,18 +85,98 @@ class Connection(H11Protocol):
             self._end_in(IDLE_SECONDS)
 
     def _end_in(self, seconds: float) -> None:
-        self._deadline.cancel()
-        self._deadline = self.loop.call_later(seconds, self.end)
+        self._ends_at = self.loop.time() + seconds
 
+    def _check_deadline(self) -> None:
+        """End the connection when its time is over; look again after the shortest limit, instead of a timer for each
+        request.
+        """
+        left = self._ends_at - self.loop.time()
+        if left <= 0:
+            self.end()
+        else:
+            self._deadline = self.loop.call_later(min(left, IDLE_SECONDS, PART_SECONDS), self._check_deadline)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        while data:
+            data = self._take_body(data) if self._body_left else self._parse(data)
+
+    def _parse(self, data: bytes) -> bytes:
+        """Parse data; return what follows a request for another protocol.
+
+        The response ignores such a wish (RFC 9110, 7.8), but to the parser even the request's body is not HTTP any
+        more. Java's client sends it with each first request.
+        """
+        if self._head_bytes is not None:
+            self._head_bytes += len(data)
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            return data[upgrade.args[0] :]
+        except httptools.HttpParserError:
+            self.logger.warning(problem := "Invalid HTTP request received.")
+            self.send_400_response(problem)
+        else:
+            self._check_head()
+        return b""
+
+    def _take_body(self, data: bytes) -> bytes:
+        part, rest = data[: self._body_left], data[self._body_left :]
+        self._body_left -= len(part)
+        self.on_body(part)
+        if not self._body_left:
+            self._complete()
+        return rest
+
+    def _check_head(self) -> None:
+        if self._head_bytes is None or self._head_bytes <= HEADER_BYTES_MAX:
+            return
+        if self.cycle is None or self.cycle.response_complete:
+            self.send_400_response(f"The headers have more than {HEADER_BYTES_MAX} bytes.")
+        else:  # an earlier request has no response yet
+            self.end()
+
+    @override
+    def on_headers_complete(self) -> None:
+        """Accept a request. The parser refuses it if this raises an exception."""
+        self._head_bytes = None
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() == "1.1"):
+            raise ValueError("a request needs one Host header (RFC 9112, 3.2)")
+        if absolute := _ABSOLUTE.fullmatch(self.url):
+            self.headers[:] = [(b"host", absolute[1]), *(field for field in self.headers if field[0] != b"host")]
+            self.url = absolute[2] if absolute[2].startswith(b"/") else b"/" + absolute[2]
+        super().on_headers_complete()
+
+    @override
+    def on_message_complete(self) -> None:
+        """Note the end of a request, or find out how much body follows it; see _parse."""
+        if self.parser.should_upgrade():
+            self._body_left = int(dict(self.headers).get(b"content-length", b"0"))
+        if not self._body_left:
+            self._complete()
+
+    def _complete(self) -> None:
+        self._head_bytes = 0
+        super().on_message_complete()
+
+    @override
     def send_400_response(self, msg: str) -> None:
-        """Respond to invalid HTTP in the same form as to all errors; called by uvicorn."""
-        if self.conn.our_state is not h11.IDLE:  # data after a request that has, or will have, a response
+        """Respond to invalid HTTP in the same form as to all errors."""
+        if self.pipeline:  # earlier requests have no response yet
             self.end()
             return
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self.cycle.response_started or not self.cycle.more_body:  # the request itself is valid
+                self.cycle.keep_alive = False
+                return
+            self.cycle.disconnected = True  # it gets this response
         body = orjson.dumps({"error": {"status": 400, "code": "BAD_REQUEST", "message": msg}})
-        headers = [*HEADERS, (b"content-type", b"application/json"), (b"connection", b"close")]
-        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
+        own = (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), (b"connection", b"close")
+        fields = [b"%b: %b\r\n" % field for field in (*self.server_state.default_headers, *own)]
+        self.transport.write(b"".join((STATUS_LINE[400], *fields, b"\r\n", body)))
         self.transport.close()
 
 

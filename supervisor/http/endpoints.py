@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import wraps
@@ -17,7 +18,6 @@ import orjson
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -30,13 +30,14 @@ from . import arrow, host_watch, prometheus, state_query, subscriptions
 from .forwarding import ARROW, CHANGES, FORWARDED
 from .parameters import (
     ArrowParameters,
+    StoreParameters,
     arrow_parameters,
     decoded,
     decoded_query,
     store_parameters,
     subscribe_parameters,
 )
-from .security import HEALTH_PATHS, Gate, HttpAddress
+from .security import HEALTH_PATHS, Application, Gate, HttpAddress, Receive, Scope, Send
 from .view import HttpView
 
 logger = bounded_logger(__name__)
@@ -46,6 +47,9 @@ Endpoint = Callable[[HttpView, Request], Response]
 HEALTH_THREADS = 4
 #: Maximum number of hosts that may watch this one at a time, because each occupies a request.
 WATCHES_MAX = 32
+#: The path of a key; only a literal slash separates its parts.
+_KEY_PATH = re.compile("/stores/(?P<store>[^/]+)/(?P<key>.*)")
+_FORWARDED_FIELD = FORWARDED.lower().encode()
 PAGES = Path(__file__).parent / "dashboard"
 #: File and content type of the dashboard's parts, by path.
 FILES = {
@@ -58,7 +62,7 @@ FILES = {
 }
 
 
-def http_app(view: HttpView, address: HttpAddress, stopping: asyncio.Event) -> Starlette:
+def http_app(view: HttpView, address: HttpAddress, stopping: asyncio.Event) -> Application:
     """Return the ASGI application. view: the application to show. stopping: set when the server ends."""
     health = CapacityLimiter(HEALTH_THREADS)
 
@@ -80,20 +84,15 @@ def http_app(view: HttpView, address: HttpAddress, stopping: asyncio.Event) -> S
         Route(
             f"/stores/{{name}}/{CHANGES}", subscriptions.endpoint(view.changes, stopping, subscribe_parameters, _error)
         ),
-        route("/stores/{name}/{key:path}", _store),
         route("/dashboard.json", lambda view, _: answer(view.dashboard())),
         route("/pause", lambda view, _: answer(view.administration.pause()), "POST"),
         route("/resume", lambda view, _: answer(view.administration.resume()), "POST"),
         route("/threads/{name}/restart", _restart, "POST"),
         *(route(path, _file(*file)) for path, file in FILES.items()),
     ]
-    app = Starlette(
-        routes=routes,
-        middleware=[Middleware(Gate, address=address)],
-        exception_handlers={HTTPException: _on_http_error},  # type: ignore[dict-item]
-    )
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _on_http_error})  # type: ignore[dict-item]
     app.router.redirect_slashes = False  # the address would come from the Host header, which any client may choose
-    return app
+    return Gate(PointReads(app, view), address)
 
 
 def wants_arrow(accept: str) -> bool:
@@ -117,15 +116,8 @@ def _endpoint(
     def call(request: Request) -> Response:
         try:
             return endpoint(view, request)
-        except QueryError as error:
-            return _error(error)
-        except StreamsError as error:
-            return _error(QueryError(409, "REFUSED", str(error)))
-        except TimeoutError:
-            return _error(QueryError(503, "TIMEOUT", "The supervisor does not respond; see the log for the reason.", 5))
-        except Exception:
-            logger.exception("%s %s failed", request.method, request.scope["path"])
-            return _error(QueryError(500, "INTERNAL", "A bug in Penstock; the log has the traceback."))
+        except Exception as error:  # noqa: BLE001  it becomes the response
+            return _failure(request.scope, error)
 
     @wraps(endpoint)
     async def call_in_thread(request: Request) -> Response:
@@ -134,9 +126,28 @@ def _endpoint(
     return call_in_thread
 
 
+def _failure(scope: Scope, error: Exception) -> Response:
+    """Return the response for an error of an endpoint."""
+    match error:
+        case HTTPException():
+            return _http_error(scope, error)
+        case QueryError():
+            return _error(error)
+        case StreamsError():
+            return _error(QueryError(409, "REFUSED", str(error)))
+        case TimeoutError():
+            return _error(QueryError(503, "TIMEOUT", "The supervisor does not respond; see the log for the reason.", 5))
+    logger.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
+    return _error(QueryError(500, "INTERNAL", "A bug in Penstock; the log has the traceback."))
+
+
 async def _on_http_error(request: Request, error: HTTPException) -> Response:
+    return _failure(request.scope, error)
+
+
+def _http_error(scope: Scope, error: HTTPException) -> Response:
     codes = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
-    text = f"There is nothing at {request.scope['path']}." if error.status_code == 404 else str(error.detail)
+    text = f"There is nothing at {scope['path']}." if error.status_code == 404 else str(error.detail)
     return _error(QueryError(error.status_code, codes.get(error.status_code, "HTTP_ERROR"), text))
 
 
@@ -183,45 +194,73 @@ def _topology(view: HttpView, request: Request) -> Response:
     return answer(topology)
 
 
+class PointReads:
+    """ASGI application that answers reads of a key, and passes all other requests on.
+
+    Reads are many, and the layers of Starlette take longer than all that the supervisor does for one. The event loop
+    itself waits for the stream thread, because a thread would cost even more.
+    """
+
+    def __init__(self, app: Application, view: HttpView) -> None:
+        self._app = app
+        self._view = view
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request for a key, or pass it on."""
+        target = _KEY_PATH.fullmatch(scope["path"])
+        if target is None or target["key"] == CHANGES:
+            await self._app(scope, receive, send)
+            return
+        try:
+            if scope["method"] not in ("GET", "HEAD"):
+                raise HTTPException(405)
+            response = await self._read(decoded(target["store"]), decoded(target["key"]), scope)
+        except Exception as error:  # noqa: BLE001  it becomes the response
+            response = _failure(scope, error)
+        await response(scope, receive, send)
+
+    async def _read(self, store: str, key: str, scope: Scope) -> Response:
+        parameters = store_parameters(store, key, decoded_query(scope))
+        forwarded = any(name == _FORWARDED_FIELD for name, _ in scope["headers"])
+        found = await self._view.read(parameters.request, parameters.timeout, *_reach(forwarded, parameters))
+        if not found.rows and not forwarded and not _is_windowed(parameters.request):
+            text = f"The store {store} has nothing for the key {key!r}."
+            raise QueryError(404, "NO_SUCH_KEY", text, tasks=found.tasks)
+        return _rows_response(found, parameters.request.limit, forwarded)
+
+
 def _store(view: HttpView, request: Request) -> Response:
-    name, key = decoded(request.path_params["name"]), request.path_params.get("key")
-    if key is None and wants_arrow(request.headers.get("accept", "")):
-        return arrow_rows(view, request, arrow_parameters(name, decoded_query(request.scope)))
-    if key is None and any(parameter == state_query.QUERY for parameter, _ in decoded_query(request.scope)):
-        return _answer_query(view, request, state_query.query_parameters(name, decoded_query(request.scope)))
-    parameters = store_parameters(name, None if key is None else decoded(key), decoded_query(request.scope))
-    forwarded = FORWARDED in request.headers
-    wait = 0 if forwarded else parameters.timeout  # the host that forwards asks again
-    found = view.queries.read(parameters.request, parameters.timeout, parameters.local or forwarded, wait)
-    limit = parameters.request.limit
-    rows = found.rows[:limit]
-    if not rows and key is not None and not forwarded and not _is_windowed(parameters.request):
-        raise QueryError(
-            404, "NO_SUCH_KEY", f"The store {name} has nothing for the key {decoded(key)!r}.", tasks=found.tasks
-        )
+    name, query = decoded(request.path_params["name"]), decoded_query(request.scope)
+    if wants_arrow(request.headers.get("accept", "")):
+        return arrow_rows(view, request, arrow_parameters(name, query))
+    if any(parameter == state_query.QUERY for parameter, _ in query):
+        return _answer_query(view, request, state_query.query_parameters(name, query))
+    parameters = store_parameters(name, None, query)
+    found = view.queries.read(parameters.request, parameters.timeout, *_reach(FORWARDED in request.headers, parameters))
+    return _rows_response(found, parameters.request.limit, FORWARDED in request.headers)
+
+
+def _reach(forwarded: bool, parameters: StoreParameters | state_query.QueryParameters) -> tuple[bool, float]:
+    """Return ``local`` and ``wait`` of a read: a host that forwards one looks everywhere, and waits, itself."""
+    return parameters.local or forwarded, 0 if forwarded else parameters.timeout
+
+
+def _rows_response(found: Found, limit: int, forwarded: bool) -> Response:
     return Response(_rows_json(found, limit, forwarded), media_type="application/json")
 
 
 def _answer_query(view: HttpView, request: Request, parameters: state_query.QueryParameters) -> Response:
     """Return the answers to a query of interactive queries v2."""
-    forwarded = FORWARDED in request.headers
-    timeout = parameters.timeout
-    found = view.hosted_queries.answer(
-        parameters.request,
-        parameters.rows_max,
-        timeout,
-        parameters.local or forwarded,
-        0 if forwarded else timeout,
-    )
+    reach = _reach(FORWARDED in request.headers, parameters)
+    found = view.hosted_queries.answer(parameters.request, parameters.rows_max, parameters.timeout, *reach)
     return Response(state_query.answer_json(found), media_type="application/json")
 
 
 def arrow_rows(view: HttpView, request: Request, parameters: ArrowParameters) -> Response:
     """Return the rows of a store as a stream of Arrow; see arrow.py."""
     name, timeout = parameters.request.store, parameters.timeout
-    forwarded = FORWARDED in request.headers
-    local = parameters.local or forwarded
-    if parameters.only_columns and forwarded:
+    local, wait = _reach(FORWARDED in request.headers, parameters)
+    if parameters.only_columns and FORWARDED in request.headers:
         found = view.scans.columns(name, timeout, local=True)
         return arrow.columns_response(found or arrow.no_columns())
     if parameters.schema is not None:
@@ -231,7 +270,7 @@ def arrow_rows(view: HttpView, request: Request, parameters: ArrowParameters) ->
         if parameters.only_columns:
             return arrow.columns_response(table)
         schema = arrow.chosen(table.schema, parameters.columns, name)
-    scan = view.scans.open(parameters.request, schema, timeout, local, 0 if forwarded else timeout)
+    scan = view.scans.open(parameters.request, schema, timeout, local, wait)
     return arrow.rows_response(schema, scan)
 
 

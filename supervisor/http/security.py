@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,17 +27,15 @@ REQUESTS_MAX = 96
 HEALTH_PATHS = ("/health/live", "/health/ready")
 #: Served without a token: health checks, and the pages that prompt for the token.
 OPEN_PATHS = (*HEALTH_PATHS, "/", "/store", "/dashboard.css", "/page.js", "/dashboard.js", "/store.js")
-#: A request target that names the server, as for a proxy (RFC 9112, absolute-form): it overrides the Host header.
-_ABSOLUTE = re.compile(rb"https?://([^/?#]*)(.*)", re.IGNORECASE)
-#: Sent with each response. The page loads everything from this server, and no other site may frame it.
+#: Sent with each response, by uvicorn. The page loads everything from this server, and no other site may frame it.
 HEADERS = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-store"),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("cache-control", "no-store"),
     (
-        b"content-security-policy",
-        b"default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+        "content-security-policy",
+        "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     ),
 )
 
@@ -100,24 +97,14 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        path: bytes = scope["raw_path"]
-        if absolute := _ABSOLUTE.fullmatch(path):
-            headers[b"host"], path = absolute[1], absolute[2] or b"/"
-        scope["path"] = path.decode("latin-1")
-
-        async def send_guarded(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *HEADERS]
-            await send(message)
-
-        refusal = self._refusal(scope, headers)
+        scope["path"] = scope["raw_path"].decode("latin-1")
+        refusal = self._refusal(scope, dict(scope["headers"]))
         if refusal is not None:
-            await _refuse(send_guarded, *refusal)
+            await _refuse(send, *refusal)
         elif scope["path"] in HEALTH_PATHS:
-            await self._app(scope, receive, send_guarded)
+            await self._app(scope, receive, send)
         else:
-            await self._answer(scope, receive, send_guarded)
+            await self._answer(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._answering >= REQUESTS_MAX:

@@ -17,7 +17,7 @@ from ..control.administration import Administration
 from ..logs.log_floods import FloodFilter
 from ..supervisor import Supervisor
 from .forwarding import HttpHosts
-from .security import HttpAddress
+from .security import HEADERS, HttpAddress
 from .view import HttpView
 
 logger = logging.getLogger(__name__)
@@ -26,8 +26,6 @@ logger = logging.getLogger(__name__)
 BACKLOG = 1024
 #: Seconds that pending requests may delay the end.
 STOP_SECONDS = 2
-#: Maximum size of a request line with its headers, in bytes; for the URL alone see security.py.
-HEADER_BYTES_MAX = 32_768
 #: The name of the server's thread.
 THREAD = "penstock-http"
 #: Limits the log lines that requests cause in asyncio and uvicorn.
@@ -69,13 +67,13 @@ class HttpServer:
                 log_level=logging.WARNING,
                 lifespan="off",
                 ws="none",
-                http="h11",
+                http="httptools",
                 loop="asyncio",
                 server_header=False,
                 proxy_headers=False,
                 timeout_keep_alive=connections.IDLE_SECONDS,
                 timeout_graceful_shutdown=STOP_SECONDS,
-                h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+                headers=[*HEADERS],
             ),
             listener,
             stopping,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import orjson
+from anyio import to_thread
 
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.tallies import NODE_GROUP
-from penstock.workers.control.messages import DescribeTopology
+from penstock.workers.control.messages import DescribeTopology, ReadStore
 from penstock.workers.metrics import function_metrics, node_samples, task_metrics
 from penstock.workers.metrics.sensors import Metric
 from penstock.workers.tasks.task_state import TaskState
@@ -22,7 +24,17 @@ from ..queries.metric import metrics
 from ..queries.queries import Answers
 from ..queries.state_query import HostedQueries, QueriedHosts
 from ..queries.store_changes import StoreChanges
-from ..queries.store_routing import RETRY_SECONDS, QueryError, RemoteHosts, StoreQueries
+from ..queries.store_routing import (
+    RETRY_SECONDS,
+    Asking,
+    Found,
+    QueryError,
+    RemoteHosts,
+    Step,
+    StoreQueries,
+    busy,
+    followed,
+)
 from ..queries.store_scans import StoreScans
 from ..sql.sql_queries import SqlQueries
 from ..supervisor import Supervisor
@@ -57,6 +69,21 @@ class HttpView:
         self._config = config
         self._topology: dict[str, object] | None = None
         self._lock = threading.Lock()
+
+    async def read(self, request: ReadStore, timeout: float, local: bool, wait: float) -> Found:
+        """Return the rows of a request as StoreQueries.read, without blocking the event loop. Raises QueryError."""
+
+        async def done(step: Step) -> Any:
+            if not isinstance(step, Asking):
+                return await to_thread.run_sync(step)
+            self._supervisor.begin_to_ask(*step)
+            try:
+                async with asyncio.timeout(timeout):
+                    return await asyncio.wrap_future(step.answers.done)
+            except TimeoutError:
+                raise busy(timeout) from None
+
+        return await followed(self.queries.steps(request, timeout, local, wait), done)
 
     def live(self) -> tuple[bool, str]:
         """Return whether the supervisor's loop runs and has not failed, and the reason if not."""
@@ -159,7 +186,8 @@ def figures(found: Iterable[Metric]) -> dict[str, object]:
     sources: by node, measured: rate (records/s), total, latency_avg and latency_max (ms, the age of records when they
     are read). nodes: by node, from samples: rate, time_ratio (share of a core), age (ms). edges: from, to, rate.
     functions: by node: rate (calls/s), in_flight, waiting (records), p50 and p99 (ms; of several tasks p50 is the mean,
-    p99 the highest), retries (total). dead_letters: node, exception, topic, count, the most first.
+    p99 the highest), retries (total); without sinks, which are in the status. dead_letters: node, exception, topic,
+    count, the most first.
     """
     by_group: dict[str, list[Metric]] = {}
     for metric in found:
@@ -225,6 +253,7 @@ def _functions(found: Iterable[Metric]) -> dict[str, dict[str, float]]:
             "retries": sum(values["retry-total"]),
         }
         for (node,), values in _by_tags(found, "processor-node-id").items()
+        if "row-rate" not in values
     }
 
 

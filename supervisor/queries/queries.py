@@ -21,7 +21,7 @@ class Answers:
 
     enough(result): True for a response that ends the wait for others. has_gaps: whether a stream thread that has tasks
     cannot respond. away: tasks of removed stream threads that no other one may have yet. of_any: ask only one stream
-    thread, each time another one.
+    thread, each time another one. task: ask only the stream thread with this active task, if there is one.
     """
 
     enough: Callable[[CommandResult], bool] = lambda _: False
@@ -30,6 +30,7 @@ class Answers:
     away: frozenset[str] = frozenset()
     done: Future[list[CommandResult]] = field(default_factory=Future)
     of_any: bool = False
+    task: str | None = None
 
 
 @dataclass(slots=True)
@@ -64,6 +65,8 @@ class Queries:
         answers.away = frozenset(task for task, until_ms in self._away.items() if now_ms < until_ms)
         self._next_id += 1
         command = question(self._next_id)
+        if answers.task is not None:
+            workers = [worker for worker in workers if answers.task in worker.active_tasks]
         if answers.of_any:
             first = self._next_id % max(len(workers), 1)
             workers = [*workers][first:] + [*workers][:first]

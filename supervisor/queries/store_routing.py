@@ -7,19 +7,25 @@ rows of some tasks without the others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from penstock.statestore.view.spelling import BadKeyError, read_key
+from penstock.topology.context.partitioners import partition_for_key
 from penstock.topology.errors import UnknownStateStoreError
 from penstock.topology.query.position import Position, merged
 from penstock.topology.records import TopicPartition
-from penstock.workers.control.messages import CommandResult, ReadStore
+from penstock.topology.serdes.serdes import Serdes
+from penstock.workers.control.messages import CommandResult, ReadStore, numbered
 from penstock.workers.group.streams_metadata import HostInfo, StreamsMetadata
 from penstock.workers.queries.store_answers import Reply, Row, StoreRead
 
 from ..supervisor import Supervisor
 from .queries import Answers, Question
+
+T = TypeVar("T")
 
 #: Default number of seconds after which a client may retry.
 RETRY_SECONDS = 1
@@ -89,6 +95,32 @@ class Found:
     changelog: Mapping[int, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Owners:
+    """Where the keys of a store should be, learned from an answer: stream threads are not all woken for each key.
+
+    key_serde: the name of a built-in serde; task: any of the store's tasks; partitions: their number. It may be wrong,
+    after a change of the topology or with the user's own partitioner.
+    """
+
+    key_serde: str
+    task: str
+    partitions: int
+
+    def task_of(self, request: ReadStore) -> str | None:
+        """Return the task that should have the key of a request; None if the key does not fit."""
+        assert request.key is not None
+        partition = request.partition
+        if partition is None:
+            serde = Serdes.of(self.key_serde)
+            try:
+                data = serde.serialize("", read_key(request.key, serde, request.store))
+            except BadKeyError:  # the stream thread refuses it, with its own serde
+                return None
+            partition = None if data is None else partition_for_key(data, self.partitions)
+        return None if partition is None else f"{self.task.rpartition('_')[0]}_{partition}"
+
+
 class RemoteHosts(Protocol):
     """Queries other hosts; see http/forwarding.py."""
 
@@ -97,6 +129,36 @@ class RemoteHosts(Protocol):
 
     def columns(self, host: HostInfo, store: str, timeout: float) -> Any:
         """Return the columns of a store in another host's tasks, a store_scans.Table. Raises QueryError."""
+
+
+class Asking(NamedTuple):
+    """A step of a read: wait for the answers of stream threads; see Supervisor.ask."""
+
+    question: Question
+    answers: Answers
+
+
+#: What a read waits for: answers, or a function that blocks.
+Step = Asking | Callable[[], Any]
+#: A read: it yields steps, and gets their results. So a thread can wait for them, and an event loop needs no thread.
+Steps = Generator[Step, Any, T]
+
+
+async def followed(steps: Steps[T], done: Callable[[Step], Awaitable[Any]]) -> T:
+    """Return the result of steps. done: waits for a step, and returns its result."""
+    step = next(steps)
+    while True:
+        try:
+            result = await done(step)
+        except Exception as error:  # noqa: BLE001  the steps' own to handle
+            proceed = partial(steps.throw, error)
+        else:
+            proceed = partial(steps.send, result)
+        try:
+            step = proceed()
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 class StoreQueries:
@@ -118,40 +180,56 @@ class StoreQueries:
         self._remote = remote
         self._clock = clock
         self._pause = pause
+        self._owners: dict[str, _Owners] = {}
 
     def read(self, request: ReadStore, timeout: float, local: bool, wait: float = 0) -> Found:
         """Return the result of a request; local: on this host only. Raises QueryError.
 
         wait: how long to ask again while the rows have not reached request.at_least, in seconds.
         """
+
+        async def done(step: Step) -> Any:
+            return ask_threads(self._supervisor, *step, timeout) if isinstance(step, Asking) else step()
+
+        reading = followed(self.steps(request, timeout, local, wait), done)
+        try:
+            reading.send(None)  # to its end: it never awaits what is not done
+        except StopIteration as end:
+            found: Found = end.value
+            return found
+        raise AssertionError("a step was not done in this thread")
+
+    def steps(self, request: ReadStore, timeout: float, local: bool, wait: float = 0) -> Steps[Found]:
+        """Return the steps of a read."""
         deadline = self._clock() + wait
         while True:
             try:
-                return self._read_key_anywhere(request, timeout, local)
+                return (yield from self._read_key_anywhere(request, timeout, local))
             except QueryError as error:
                 if error.code != NOT_UP_TO_BOUND or self._clock() >= deadline:
                     raise
-            self._pause(BOUND_POLL_SECONDS)
+            yield partial(self._pause, BOUND_POLL_SECONDS)
 
-    def _read_key_anywhere(self, request: ReadStore, timeout: float, local: bool) -> Found:
+    def _read_key_anywhere(self, request: ReadStore, timeout: float, local: bool) -> Steps[Found]:
         """Return the result of a request.
 
         If a key is not in the partition of Kafka's partitioner, all tasks are searched: confluent-kafka's default is
         another partitioner, and its records are processed as well.
         """
-        found = self._read(request, timeout, local)
+        found = yield from self._read(request, timeout, local)
         if found.rows or request.key is None or request.partition is not None or request.everywhere or local:
             return found
-        return self._read(replace(request, everywhere=True), timeout, local)
+        return (yield from self._read(replace(request, everywhere=True), timeout, local))
 
-    def _read(self, request: ReadStore, timeout: float, local: bool) -> Found:
+    def _read(self, request: ReadStore, timeout: float, local: bool) -> Steps[Found]:
         self.check_running()
-        answers = self._ask(request, timeout)
+        answers = yield from self._ask(request)
         for answer in answers:
             _check_request(answer)
         if request.partition is None and (request.key is None or request.everywhere):
-            return self._range(request, answers, timeout, local)
-        return self._one(request, answers, timeout, local)
+            found: Found = yield partial(self._range, request, answers, timeout, local)
+            return found
+        return (yield from self._one(request, answers, timeout, local))
 
     def check_running(self) -> None:
         """Raise QueryError unless the application is RUNNING or REBALANCING."""
@@ -159,13 +237,27 @@ class StoreQueries:
             state = self._supervisor.states.state.name
             raise QueryError(503, "NOT_RUNNING", f"The application is {state}.", RETRY_SECONDS)
 
-    def _ask(self, request: ReadStore, timeout: float) -> list[StoreRead]:
-        one = request.key is not None and not request.everywhere
-        answers = Answers(enough=_is_enough if one else lambda _: False)
-        ask_threads(self._supervisor, lambda number: replace(request, id=number), answers, timeout)
-        found = [result.value for result in answers.results if result.value is not None]
+    def _ask(self, request: ReadStore) -> Steps[list[StoreRead]]:
+        if request.key is None or request.everywhere:
+            found = yield from _answers(request, Answers())
+        else:
+            found = yield from self._ask_owner(request)
         if not found:
             raise no_thread()
+        return found
+
+    def _ask_owner(self, request: ReadStore) -> Steps[list[StoreRead]]:
+        """Ask the stream thread that should have the key; all of them if it is not known, or has not."""
+        owners = self._owners.get(request.store)
+        task = None if owners is None else owners.task_of(request)
+        if task is not None:
+            found = yield from _answers(request, Answers(task=task))
+            if any(map(_is_of_active, found)):
+                return found
+        found = yield from _answers(request, Answers(enough=_is_enough))
+        for answer in found:
+            if answer.key_serde and _is_of_active(answer):
+                self._owners[request.store] = _Owners(answer.key_serde, answer.tasks[0], answer.partitions)
         return found
 
     def remote_columns(self, store: str, timeout: float) -> list[Any]:
@@ -176,7 +268,7 @@ class StoreQueries:
 
     # -- one key, or one partition
 
-    def _one(self, request: ReadStore, answers: list[StoreRead], timeout: float, local: bool) -> Found:
+    def _one(self, request: ReadStore, answers: list[StoreRead], timeout: float, local: bool) -> Steps[Found]:
         good = sorted((a for a in answers if a.reply is Reply.OK), key=lambda answer: answer.lag is not None)
         if good:
             best = good[0]
@@ -197,7 +289,8 @@ class StoreQueries:
             raise not_yet(waiting)
         if not hosts:
             raise self._nobody(answers[0], local)
-        return self._first(hosts, request, timeout)
+        found: Found = yield partial(self._first, hosts, request, timeout)
+        return found
 
     def _hosts_of(self, answer: StoreRead, request: ReadStore) -> list[HostInfo]:
         """Return the other hosts to query, the one with the active task first."""
@@ -294,13 +387,23 @@ class StoreQueries:
         return [m.host_info for m in self._others() if store in m.state_store_names]
 
 
+def _answers(request: ReadStore, answers: Answers) -> Steps[list[StoreRead]]:
+    yield Asking(partial(numbered, request), answers)
+    return [result.value for result in answers.results if result.value is not None]
+
+
 def ask_threads(supervisor: Supervisor, question: Question, answers: Answers, timeout: float) -> list[CommandResult]:
     """Return the answers of the stream threads. timeout: in seconds. Raises QueryError if they are busy."""
     try:
         return supervisor.ask(question, answers, timeout)
     except TimeoutError:
-        text = f"The stream threads did not answer within {timeout:g} s: they are busy."
-        raise QueryError(503, "TIMEOUT", text, RETRY_SECONDS) from None
+        raise busy(timeout) from None
+
+
+def busy(timeout: float) -> QueryError:
+    """Return the error for stream threads that have not answered. timeout: in seconds."""
+    text = f"The stream threads did not answer within {timeout:g} s: they are busy."
+    return QueryError(503, "TIMEOUT", text, RETRY_SECONDS)
 
 
 def refused(result: CommandResult) -> QueryError:
@@ -316,7 +419,11 @@ def no_thread() -> QueryError:
 
 
 def _is_enough(result: CommandResult) -> bool:
-    return result.value is not None and result.value.reply is Reply.OK and result.value.lag is None
+    return result.value is not None and _is_of_active(result.value)
+
+
+def _is_of_active(answer: StoreRead) -> bool:
+    return answer.reply is Reply.OK and answer.lag is None
 
 
 def _ordered(request: ReadStore, rows: list[Row] | tuple[Row, ...]) -> list[Row]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import signal
 import struct
 import subprocess
 import sys
@@ -110,6 +112,13 @@ def shared_by(streams: KafkaStreams, threads: int, all_tasks: int = PARTITIONS) 
     sizes = [len(ids) for ids in found.values()]
     everything = set().union(*found.values()) if found else set()
     return len(sizes) == threads and sum(sizes) == len(everything) == all_tasks and max(sizes) - min(sizes) <= 1
+
+
+def kill_one(streams: KafkaStreams, choice: random.Random) -> None:
+    """Kill the process of one stream thread. Returns when the status does not have it any more."""
+    pid = choice.choice(streams.status()).pid
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: all(thread.pid != pid for thread in streams.status()), "the supervisor has seen the kill")
 
 
 def replaced(status: list[ThreadStatus], victim: ThreadStatus, before: dict[int, set[str]]) -> bool:

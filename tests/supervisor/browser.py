@@ -103,17 +103,31 @@ class Browser:
         self._call("DELETE", "")
 
 
+def started(driver: str) -> tuple[subprocess.Popen[str], int]:
+    """Start the driver; return it and the port on which it listens.
+
+    The system chooses a port that is free for IPv4; the driver wants it for IPv6, too, and ends if another has it.
+    """
+    while True:
+        process = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert process.stdout is not None
+        printed = []
+        for line in process.stdout:
+            printed.append(line)
+            if "started successfully on port" in line:
+                return process, int(line.rstrip().rstrip(".").rpartition(" ")[2])
+        process.communicate()
+        assert any("port not available" in line for line in printed), "".join(printed)
+
+
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
     """Start Chromium with its own profile, and end it."""
     found = chromium()
     assert found is not None
     binary, driver = found
-    process = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process, port = started(driver)
     try:
-        assert process.stdout is not None
-        line = next(line for line in process.stdout if "started successfully on port" in line)
-        port = int(line.rstrip().rstrip(".").rpartition(" ")[2])
         window = Browser(port, {"binary": binary, "args": [*FLAGS, f"--user-data-dir={profile}"]})
         try:
             yield window

@@ -14,7 +14,7 @@ from held_commits import COMMIT, COMMITTED, Held, rows, shows
 from http_client import HttpClient
 
 from penstock import IsolationLevel, Position
-from penstock.supervisor.queries.store_routing import Found, QueryError, StoreQueries
+from penstock.supervisor.queries.store_routing import Found, QueryError, Steps, StoreQueries
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
@@ -94,9 +94,9 @@ def test_a_bound_waits_for_the_commit_or_is_refused(held: Held, monkeypatch: pyt
     refused_once = threading.Event()
     read = StoreQueries._read_key_anywhere
 
-    def noted(queries: StoreQueries, *request: Any) -> Found:
+    def noted(queries: StoreQueries, *request: Any) -> Steps[Found]:
         try:
-            return read(queries, *request)
+            return (yield from read(queries, *request))
         except QueryError:
             refused_once.set()
             raise

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from broker_stage import shared_by
+from broker_stage import kill_one, shared_by
 from confluent_kafka import Producer
 from typing_extensions import override
 
@@ -105,7 +103,7 @@ def test_killed_processes_neither_lose_nor_repeat_a_count(application: Tallying,
         eventually(lambda: shared_by(streams, 2, PARTITIONS), "two threads share the tasks")
         for _ in range(KILLS):
             application.produce(5)
-            os.kill(choice.choice(streams.status()).pid, signal.SIGKILL)
+            kill_one(streams, choice)
             application.produce(5)
             eventually(lambda: shared_by(streams, 2, PARTITIONS), "the process is replaced")
         application.wait_for_all_counts()

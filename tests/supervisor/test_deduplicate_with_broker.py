@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import signal
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_stage import shared_by
+from broker_stage import kill_one, shared_by
 from confluent_kafka import Producer
 
 from penstock import KafkaStreams, Serdes, StreamsBuilder
@@ -78,7 +76,7 @@ def test_each_key_is_forwarded_once(
         eventually(lambda: shared_by(streams, 2, 2 * PARTITIONS), "two threads share the tasks")
         for number in range(KILLS):
             application.produce(f"kill {number}")
-            os.kill(choice.choice(streams.status()).pid, signal.SIGKILL)
+            kill_one(streams, choice)
             application.produce(f"kill {number}")
             eventually(lambda: shared_by(streams, 2, 2 * PARTITIONS), "the process is replaced")
         application.wait()

@@ -95,6 +95,8 @@ def looks_at_everything(page: Browser, counting: Counting) -> None:
     assert page.text("#application") == counting.config["application.id"]
     assert page.run("return document.querySelectorAll('#threads tbody tr').length") == 2
     assert page.run("return document.querySelectorAll('#tasks tbody tr').length") == 8
+    hidden = "return ['sinks', 'checkpoints'].map((name) => document.getElementById(`${name}-section`).hidden)"
+    assert page.run(hidden) == [True, True], "it has neither"
     eventually(lambda: counting.source[:11] in page.text("#topology"), "the graph is drawn")
     counting.produce(20)
     eventually(lambda: "/s ·" in page.text("#topology .figuretext"), "records per second stand at the arrow")

@@ -47,8 +47,8 @@ TARGETS: list[tuple[str, str | None, tuple[int, str | None]]] = [
     ("/stores/", "localhost", NOTHING),
     ("//localhost/status", "localhost", NOTHING),
     ("*", "localhost", NOTHING),
-    ("status", "localhost", NOTHING),
-    ("[", "localhost", NOTHING),
+    ("status", "localhost", BAD),
+    ("[", "localhost", BAD),
     ("/health/../status", "localhost", NOTHING),
     # only a literal slash separates parts of a path
     ("/stores%2Fcounts", "localhost", NOTHING),
@@ -73,11 +73,11 @@ TARGETS: list[tuple[str, str | None, tuple[int, str | None]]] = [
     ("/stores/counts?limit=1&limit=1", "localhost", BAD),
 ]  # fmt: skip
 
-#: Raw requests, and the statuses of their responses without a token; 0: closed without a response.
+#: Raw requests, and the statuses of their responses without a token.
 MALFORMED: list[tuple[bytes, int]] = [
     (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),  # TLS
     (b"HELLO\r\n\r\n", 400),
-    (b"GET /status HTTP/9.9\r\nHost: localhost\r\n\r\n", 200),
+    (b"GET /status HTTP/9.9\r\nHost: localhost\r\n\r\n", 400),
     (b"GET /sta tus HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
     (b"GET /\xfc HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
     (GET + b"Host: localhost\r\nHost: localhost\r\n\r\n", 400),
@@ -85,14 +85,15 @@ MALFORMED: list[tuple[bytes, int]] = [
     (GET + b"Host: localhost\r\nContent-Length: many\r\n\r\n", 400),
     (GET + b"Host: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
     (GET + b"Host: localhost\r\nX: " + b"x" * 33_000, 400),
-    (GET + b"Host: localhost\r\nContent-Length: 99999999999999999999\r\n\r\n", 413),
+    (GET + b"Host: localhost\r\nContent-Length: 99999999999999999999\r\n\r\n", 400),
+    (GET + b"Host: localhost\r\nContent-Length: 99999999999\r\n\r\n", 413),
     (GET + b"Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", 413),
-    (GET + b"Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n", 0),
+    (GET + b"Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n", 400),
     (GET + b"Host: localhost\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
     (GET + b"Host: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", 200),
     (GET + b"Host: localhost\r\n\r\nrubbish\r\n\r\n", 200),
     (GET + b"Host: localhost\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n", 200),
-    (b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", 403),
+    (b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
     (b"GET /status HTTP/1.0\r\nHost: localhost\r\n\r\n", 200),
 ]
 
@@ -182,6 +183,62 @@ def test_malformed_requests(tmp_path: Path, conductor: Conductor, caplog: pytest
         assert found == {}
         assert status_of(answer(port, GET + b"Host: localhost\r\nConnection: close\r\n\r\n")) == 200
     assert [record for record in caplog.records if record.exc_info or record.levelno > logging.WARNING] == []
+
+
+def responses(port: int, *parts: bytes) -> list[int]:
+    """Return the statuses of all responses until the server closes the connection. parts: sent one after the other."""
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        data = b""
+        try:
+            for part in parts:
+                line.sendall(part)
+            while more := line.recv(65536):
+                data += more
+        except ConnectionError:  # closed at once, with unread data
+            pass
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+) ", data)]
+
+
+def test_requests_in_a_row(tmp_path: Path, conductor: Conductor) -> None:
+    """Several requests on a connection, all sent before the first response."""
+    fine = GET + b"Host: localhost\r\n\r\n"
+    last = GET + b"Host: localhost\r\nConnection: close\r\n\r\n"
+    upgrade = GET + b"Host: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    body = GET + b"Host: localhost\r\nContent-Length: 60000\r\n\r\n" + b"x" * 60_000
+    with served(tmp_path, conductor) as port:
+        assert responses(port, fine + fine + last) == [200, 200, 200]
+        assert responses(port, fine, b"rubbish\r\n\r\n")[:1] == [200]
+        assert responses(port, upgrade + last) == [200, 200]
+        assert responses(port, upgrade, last) == [200, 200]
+        assert responses(port, body + last) == [200, 200]  # a body does not count as headers
+        # The last part exceeds the limit.
+        head, field = GET + b"Host: localhost\r\n", b"X: " + b"x" * 999 + b"\r\n"
+        assert responses(port, head, *[field] * 33) == [400]
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_request_for_another_protocol_has_a_body_as_any_other(
+    tmp_path: Path, conductor: Conductor, parts: int
+) -> None:
+    """Java's client asks for HTTP/2 in its first request."""
+    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAA\r\n"
+    token = f"Authorization: Bearer {TOKEN}\r\n".encode()
+    last = GET + b"Host: localhost\r\nConnection: close\r\n" + token + b"\r\n"
+
+    def post(body: bytes, *headers: bytes) -> bytes:
+        fields = b"".join((b"Host: localhost\r\nContent-Length: %d\r\n" % len(body), token, *headers))
+        return b"POST /sql HTTP/1.1\r\n" + fields + b"\r\n" + body
+
+    def body_of(request: bytes) -> bytes:
+        return answer(port, request).partition(b"\r\n\r\n")[2]
+
+    with served(tmp_path, conductor, **{"penstock.http.token": TOKEN}) as port:
+        asked = post(b'{"query": 1}', upgrade)
+        assert body_of(asked) == body_of(post(b'{"query": 1}')) != body_of(post(b""))
+        size = -(-len(asked) // parts)
+        sent = [asked[at : at + size] for at in range(0, len(asked), size)]
+        assert responses(port, *sent, last) == [400, 200]
 
 
 def test_authorizations(tmp_path: Path, conductor: Conductor) -> None:

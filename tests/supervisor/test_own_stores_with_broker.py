@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_stage import shared_by
+from broker_stage import kill_one, shared_by
 from confluent_kafka import Producer
 
 from penstock import DslStoreSuppliers, KafkaStreams, Serdes, StreamsBuilder, TimeWindows
@@ -83,7 +81,7 @@ def test_killed_processes_neither_lose_nor_repeat_a_count(
         eventually(lambda: shared_by(streams, 2, PARTITIONS), "two threads share the tasks")
         for _ in range(KILLS):
             produce(5)
-            os.kill(choice.choice(streams.status()).pid, signal.SIGKILL)
+            kill_one(streams, choice)
             produce(5)
             eventually(lambda: shared_by(streams, 2, PARTITIONS), "the process is replaced")
         eventually(lambda: written(sinks[0]) == every_count(), lambda: written(sinks[0]))

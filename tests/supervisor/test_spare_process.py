@@ -97,7 +97,7 @@ def test_a_spare_process_that_was_ended_gets_no_more_requests() -> None:
     log = PrefixedLogger("penstock.test", "")
     spare = SpareProcess(prepare_quietly, puppet, spawn, clock.monotonic_ms, log)
     for _ in range(2):
-        spare.look(running=True, behind=False, spec=spec)
+        spare.look(running=True, behind=False, spec=lambda: spec)
         clock.now_ms += QUIET_MS
     sources = dict(spare.sources())
     assert len(sources) > 2, "its output, its control and its end"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import pytest
-from broker_stage import shared_by
+from broker_stage import kill_one, shared_by
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from event_source import Event, EventSource, RefusedError
@@ -349,7 +347,7 @@ def test_a_subscriber_that_is_cut_sees_each_committed_value_once(
             eventually(lambda: min(whole.cuts, one.cuts) > 0, "both have subscribed")
             for _ in range(2):
                 eventually(lambda: shared_by(streams, 2, PARTITIONS), "both threads have tasks")
-                os.kill(chance.choice(streams.status()).pid, signal.SIGKILL)
+                kill_one(streams, chance)
                 cuts = whole.cuts
                 eventually(lambda: whole.cuts > cuts + 2, "changes continue")  # noqa: B023
                 streams.add_stream_thread()

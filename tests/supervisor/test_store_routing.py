@@ -10,8 +10,11 @@ import pytest
 from penstock.supervisor.application_state import ApplicationState
 from penstock.supervisor.queries.queries import Answers, Queries, Question
 from penstock.supervisor.queries.store_routing import Found, QueryError, RemoteHosts, StoreQueries
+from penstock.topology.context.partitioners import partition_for_key
 from penstock.topology.query.position import Position
 from penstock.topology.records import TopicPartition
+from penstock.topology.serdes import serdes
+from penstock.topology.serdes.serdes import PlainSerde, Serdes
 from penstock.workers.control.messages import CommandResult, HostsChanged, ReadStore
 from penstock.workers.group.streams_metadata import HostInfo
 from penstock.workers.queries.store_answers import Reply, Row, StoreRead
@@ -106,3 +109,45 @@ def test_rows_that_have_not_reached_a_position_are_asked_for_again_until_the_tim
             queries.read(request, 1, local=True, wait=wait)
         assert (raised.value.code, raised.value.details["position"]) == ("NOT_UP_TO_BOUND", {"in": {"0": 0}})
         assert late.asked <= attempts, "twenty times a second"
+
+
+class Keyed(OneThread):
+    """Three stream threads, each with one task, whose keys are text. asked: the task of each question."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str | None] = []
+        self.moved: set[str] = set()
+
+    def ask(self, question: Question, answers: Answers, timeout: float) -> None:
+        self.asked.append(answers.task)
+        request = question(1)
+        assert isinstance(request, ReadStore)
+        assert request.key is not None
+        owner = f"0_{partition_for_key(request.key.encode(), 3)}"
+        if answers.task in (None, owner) and answers.task not in self.moved:
+            read = StoreRead(Reply.OK, rows=(row(owner),), tasks=(owner,), partitions=3, key_serde="string")
+            answers.results.append(CommandResult(1, read))
+
+
+def test_only_the_stream_thread_that_should_have_a_key_is_asked() -> None:
+    supervisor: Any = Keyed()
+    queries = StoreQueries(supervisor, HERE, None)
+    keys = [f"k{number}" for number in range(20)]
+    owners = [queries.read(ReadStore(0, "counts", key=key), 1, local=True).tasks[0] for key in keys]
+    assert len(set(owners)) == 3
+    assert supervisor.asked == [None, *owners[1:]], "the first answer shows what the keys are"
+
+
+def test_all_stream_threads_are_asked_if_the_one_that_should_have_a_key_has_not() -> None:
+    supervisor: Any = Keyed()
+    queries = StoreQueries(supervisor, HERE, None)
+    (owner,) = queries.read(ReadStore(0, "counts", key="k"), 1, local=True).tasks
+    supervisor.moved.add(owner)
+    assert queries.read(ReadStore(0, "counts", key="k"), 1, local=True).tasks == [owner]
+    assert supervisor.asked == [None, owner, None]
+
+
+@pytest.mark.parametrize("serde", [serde for serde in vars(serdes).values() if isinstance(serde, PlainSerde)], ids=repr)
+def test_the_name_of_a_built_in_serde_is_enough_to_find_a_keys_task(serde: PlainSerde[Any]) -> None:
+    assert Serdes.of(serde.name) is serde

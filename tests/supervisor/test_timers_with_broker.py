@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_stage import shared_by
+from broker_stage import kill_one, shared_by
 from confluent_kafka import Producer
 
 from penstock import (
@@ -124,7 +122,7 @@ def test_killed_processes_neither_lose_nor_repeat_a_timer(application: Applicati
             keys = names[part::KILLS]
             application.produce([(key, str(choice.randrange(SOON_MS)), 0) for key in keys])
             eventually(lambda: bool(rows(streams, "timers")), "some wait")
-            os.kill(choice.choice(streams.status()).pid, signal.SIGKILL)
+            kill_one(streams, choice)
             eventually(lambda: shared_by(streams, 2, PARTITIONS), "the process is replaced")
 
         def fired() -> Counter[str]:

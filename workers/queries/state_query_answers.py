@@ -14,7 +14,6 @@ from penstock.topology.errors import SerializationError, StreamsError
 from penstock.topology.query.position import Position
 from penstock.topology.query.state_query_request import StateQueryRequest
 from penstock.topology.query.state_query_result import FailureReason, QueryResult
-from penstock.topology.records import TaskId
 
 from ..tasks.task import Task
 from ..tasks.task_state import TaskState
@@ -48,8 +47,11 @@ def answer_request(
 def _answers(request: StateQueryRequest[Any], reader: StoreReader, rows_max: int | None) -> PartitionResults:
     if reader.is_global(request.store_name):
         return {None: _of_global(request, reader, rows_max)}
-    tasks: dict[TaskId, Task] = {**reader.task_manager.standby.all_tasks(), **reader.task_manager.active.all_tasks()}
-    mine = {task_id: task for task_id, task in tasks.items() if request.store_name in task.state_manager.stores}
+    mine = {
+        task_id: task
+        for task_id, task in reader.task_manager.all_tasks().items()
+        if request.store_name in task.state_manager.stores
+    }
     wanted = [
         (task_id.partition, task)
         for task_id, task in sorted(mine.items())

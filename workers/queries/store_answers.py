@@ -42,10 +42,11 @@ class Reply(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoreRead:
-    """The answer. rows: at most limit + 1 of each task. partition, topics: the location of the key. lag: of a standby
-    task. after: the start of the next page, None after the last one.
+    """The answer. rows: at most limit + 1 of each task. partition, topics: the location of the key. key_serde: the name
+    of the built-in serde that has serialized it; "" for another one. lag: of a standby task. after: the start of the
+    next page, None after the last one.
 
-    partitions: how many tasks have a part of the store, on all hosts; 0 if not requested. restore_remaining: in
+    partitions: how many tasks have a part of the store, on all hosts; 0 if unknown. restore_remaining: in
     records. eta_seconds: None if unknown. position: of the rows in the input; None if a task does not know. reader: the
     process that has opened the scan of a request for columns. changelog: by partition, the offset in the changelog that
     the rows are as of, the next to read; if requested.
@@ -57,6 +58,7 @@ class StoreRead:
     tasks: tuple[str, ...] = ()
     partition: int | None = None
     topics: tuple[str, ...] = ()
+    key_serde: str = ""
     lag: int | None = None
     partitions: int = 0
     restore_remaining: int = 0

@@ -1,0 +1,68 @@
+"""Reports of a stream thread to the supervisor: in order, and without a wait for a supervisor that does not read."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.supervisor.channels.channel import Channel
+from penstock.supervisor.processes.worker_process import AT_ONCE_BYTES, PipeControl
+from penstock.workers.control.messages import ApplicationShutdownRequested, CommandResult, Report
+
+SECONDS = 60.0
+#: A PipeControl ends its process when the other end is closed, so no test may.
+OPEN: list[Channel] = []
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[PipeControl, Channel]]:
+    """Yield the stream thread's end of a pipe, and the supervisor's."""
+    here, there = multiprocessing.Pipe()
+    control, supervisor = PipeControl(Channel(here, blocking=True)), Channel(there, blocking=True)
+    OPEN.append(supervisor)
+    yield control, supervisor
+    control.close()
+
+
+def received(supervisor: Channel, count: int) -> list[Report]:
+    found: list[Report] = []
+    while len(found) < count:
+        found += supervisor.receive()
+    return found
+
+
+def test_results_that_are_written_at_once_stay_behind_earlier_reports(ends: tuple[PipeControl, Channel]) -> None:
+    control, supervisor = ends
+    chance = random.Random(0)
+    sizes = [chance.choice((0, 10, AT_ONCE_BYTES - 1_000, AT_ONCE_BYTES, 300_000)) for _ in range(2_000)]
+    sent = [
+        CommandResult(n, b"x" * size) if chance.random() < 0.8 else ApplicationShutdownRequested()
+        for n, size in enumerate(sizes)
+    ]
+    reports: list[Report] = []
+    reader = threading.Thread(target=lambda: reports.extend(received(supervisor, len(sent))), daemon=True)
+    reader.start()
+    for report in sent:
+        control.report(report)
+    reader.join(SECONDS)
+    assert reports == sent
+
+
+@pytest.mark.parametrize("size", [100, 1_000_000])
+def test_a_supervisor_that_does_not_read_stops_no_stream_thread(ends: tuple[PipeControl, Channel], size: int) -> None:
+    control, supervisor = ends
+    sent = [CommandResult(number, b"x" * size) for number in range(20_000_000 // (size + 10_000))]
+
+    def send() -> None:
+        for report in sent:
+            control.report(report)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    sender.join(SECONDS)
+    assert not sender.is_alive()
+    assert received(supervisor, len(sent)) == sent
