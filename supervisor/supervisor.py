@@ -6,9 +6,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import replace
 from functools import partial
-from multiprocessing import connection, resource_tracker
+from multiprocessing import resource_tracker
 from typing import Any
 
 from penstock.clients.clock import Clock, SystemClock
@@ -28,12 +27,14 @@ from penstock.workers.control.messages import (
     Shutdown,
     ShutDownApplication,
     StateChanged,
+    numbered,
 )
 from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.metrics.host_memory import host_bytes
 
 from .application_state import ApplicationState, ApplicationStates, state_after
 from .channels.inbox import Inbox, set_answer
+from .channels.readiness import Readiness
 from .control.description import description, summary
 from .exit_codes import ExitCode, WorkerExitCode
 from .logs.recent_errors import NotingLogger, RecentErrors
@@ -112,6 +113,7 @@ class Supervisor:
         note, listeners = self.errors.note_record, self.restore_listeners
         self._starter = WorkerStarter(spec, target, prepare, listeners, note, self._now, self._log)
         self._inbox = Inbox()
+        self._readiness = Readiness()
         self._stopping = False
         self._stop_requests = StopRequests()
         #: When to end without the group's response to the request to shut down the application; None: no such request.
@@ -241,7 +243,7 @@ class Supervisor:
     def read(self, query: Query, timeout: float | None) -> list[CommandResult]:
         """Query all stream threads as query(); a missing response is one with an error, unless it may be stale."""
         answers = Answers()
-        results = self.ask(lambda number: replace(query, id=number), answers, timeout)
+        results = self.ask(partial(numbered, query), answers, timeout)
         found = {task for result in results for task in result.value or ()}
         if found & answers.away:
             self._inbox.put(partial(self.queries.return_to, found))
@@ -252,16 +254,20 @@ class Supervisor:
 
     def ask(self, question: Question, answers: Answers, timeout: float | None) -> list[CommandResult]:
         """Query all stream threads and return their responses; see Answers. Raises TimeoutError after timeout (s)."""
+        self.begin_to_ask(question, answers)
+        try:
+            return self.wait_for(answers.done, timeout) or []
+        finally:
+            answers.done.cancel()
+
+    def begin_to_ask(self, question: Question, answers: Answers) -> None:
+        """Query all stream threads. The caller waits for answers.done, which is never set if the loop has ended."""
 
         def send() -> None:
             answers.has_gaps = any(slot.worker is None and not slot.is_new for slot in self._slots.values())
             self.queries.ask(self._workers(), question, answers, self._now())
 
         self._inbox.put(send)
-        try:
-            return self.wait_for(answers.done, timeout) or []
-        finally:
-            answers.done.cancel()
 
     # -- the loop
 
@@ -293,7 +299,7 @@ class Supervisor:
         running = self.states.state is ApplicationState.RUNNING and not self._stopping
         self._starter.look(running, self._workers(), len(self._slots))
         sources = dict(self._sources())
-        ready = set(connection.wait(list(sources), self._timeout_ms(self._now()) / 1000))
+        ready = self._readiness.wait(sources, self._timeout_ms(self._now()))
         for source, act in sources.items():
             if source in ready:
                 act()

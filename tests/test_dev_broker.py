@@ -58,6 +58,7 @@ def test_start_is_idempotent_and_data_survives_a_stop_and_a_crash(broker: DevBro
     assert broker.start() == address
     assert DevBroker("tried", broker.directory).status().bootstrap_servers == address
     assert broker.stop()
+    assert "[BrokerServer id=1] shut down completed" in broker.log_file.read_text(), "its log has the end, too"
     assert not broker.stop()
     assert not broker.status().running
 

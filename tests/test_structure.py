@@ -68,7 +68,7 @@ FOLDERS = {
         "kafka_streams",
     ),
     "pipeline": ("checkpoint java", "session", "tasks", "queries spark_streams", "handover"),
-    "penstock": ("dev sinks tracing", "testing", "cli"),
+    "penstock": ("dev sinks tracing", "testing", "replay", "cli"),
 }
 #: Users' files that docstrings name.
 OF_USERS = {("topology/shadowing.py", "click.py"), ("topology/shadowing.py", "logging.py")}

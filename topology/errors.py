@@ -24,6 +24,10 @@ class HandedOverError(TopologyError):
     """The application was handed over to another engine: this one would continue from old state."""
 
 
+class BranchError(HandedOverError):
+    """The application is a branch that is not complete, or its outputs must (or must not) have a prefix."""
+
+
 class LostOffsetsError(TopologyError):
     """The group has no committed offsets of input that the application's state contains already."""
 

@@ -97,7 +97,7 @@ class Admin(Protocol):
         """Delete the records before these offsets; the futures return the partitions' new first offsets."""
 
     def waits(self) -> tuple[str, ...]:
-        """Return what is being retried for long, as texts."""
+        """Return a line for each request that has been retried for long."""
         return ()
 
     def wait(self, asked: Collection[Future[Any]], seconds: float) -> None:

@@ -25,7 +25,10 @@ def try_ms(deadline: float) -> float:
 
 
 def to_tell(before: Exception | None, error: Exception, limit_ms: float) -> Exception:
-    """Return the error to report: an UnreachableError of a short attempt replaces no broker's error."""
+    """Return the error to report after another attempt failed.
+
+    A broker's error stays if this attempt had too little time: that it got no response means nothing then.
+    """
     if isinstance(before, BrokerError) and isinstance(error, UnreachableError) and limit_ms < ENOUGH_MS:
         return before
     return error

@@ -70,9 +70,11 @@ _OF_THE_SYSTEM: Mapping[int | None, str] = {
 LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
     "backfill": ("backfill", "Build an application's state from the history in its topics, on Spark."),
     "bench": ("bench", "Measure Penstock against Kafka Streams; only from the source tree."),
+    "branch": ("branch", "Copy a running application, with its state and its positions, under another application.id."),
     "broker": ("broker", "Run a real Kafka broker for development, in the background."),
     "checkpoint": ("checkpoint", "List, verify and delete the checkpoints of state stores in object storage."),
     "completion": ("completion", "Print the shell script that completes commands and options of penstock."),
+    "debug": ("debug", "Stop in your function at one record of a task, with the state that the task had before it."),
     "dlq": ("dlq", "List, show and replay dead letters."),
     "handover": ("handover", "Move an application's state and offsets from the local engine to Spark, or back."),
     "lag": ("status", "Show the lag of input partitions, the largest first."),
@@ -81,6 +83,10 @@ LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
         "Stop processing until resume or the next start; the application stays in its group (KIP-834).",
     ),
     "plan": ("plan", "Compare a topology with the running one and the one that created the state; changes nothing."),
+    "rehearse": (
+        "rehearse",
+        "Run two versions of a topology on the same state and input, and compare what they send and store.",
+    ),
     "reset": ("reset", "Reset an application: input offsets, internal topics, the state on this host."),
     "resume": ("threads", "Continue after a pause."),
     "service": ("service", "Run an application as a systemd service."),

@@ -7,8 +7,9 @@ from typing import Unpack
 import click
 from typing_extensions import override
 
-from penstock.cli.handover import as_plain, progress_bar, show_result
+from penstock.cli.handover import as_plain, show_result
 from penstock.cli.options import Settings, SparkOptions, as_json, configuration, examples, print_json, spark_options
+from penstock.cli.progress import progress_bar
 from penstock.cli.reset import Moment
 from penstock.pipeline.checkpoint.ownership import JSON_FILES, PARQUET_FILES
 from penstock.pipeline.handover.backfill import Backfill
@@ -66,7 +67,7 @@ def backfill(
     """
     config = settings.load()
     with (
-        progress_bar(not json_output) as progress,
+        progress_bar(not json_output, "Starting Spark") as progress,
         Backfill(topology, config, progress=progress, **spark) as filling,
     ):
         if isinstance(since, str):

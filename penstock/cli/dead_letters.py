@@ -25,7 +25,7 @@ from penstock.clients.librdkafka import as_writer
 from penstock.clients.writing.writer import TransactionalWriter, Writer
 from penstock.statestore.view.spelling import spell_bytes
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.topology.context.exception_handlers import DEAD_LETTER_TOPIC, LETTER_HEADER
+from penstock.topology.context.exception_handlers import DEAD_LETTER_TOPIC, LETTER_HEADER, SINK_PREFIX
 from penstock.topology.errors import BrokerUnavailableError, ConfigError, MissingSourceTopicError, StreamsError
 from penstock.workers.tasks.record_collector import TIMESTAMP_HEADER
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
@@ -122,7 +122,8 @@ class DeadLetters:
 
     def __init__(self, config: StreamsConfig, topic: str | None = None) -> None:
         config.require("application.id", "bootstrap.servers")
-        self.topic: str = topic or config[DEAD_LETTER_TOPIC] or ""
+        configured = config[DEAD_LETTER_TOPIC]
+        self.topic: str = topic or (config[SINK_PREFIX] + configured if configured else "")
         if not self.topic:
             raise ConfigError(f"No dead-letter topic is configured: set {DEAD_LETTER_TOPIC}, or name one with --topic.")
         self.markers = f"{self.topic}-replayed"
@@ -221,8 +222,8 @@ class DeadLetters:
     def _put_back(self, producer: Writer, letter: Letter) -> None:
         topic, partition = letter.source or ("", 0)
         now_ms = time.time_ns() // 1_000_000
-        told = {"timestamp": letter.timestamp, "replayed_at": now_ms, "origin": letter.origin}
-        marker = json.dumps(told).encode()
+        marked = {"timestamp": letter.timestamp, "replayed_at": now_ms, "origin": letter.origin}
+        marker = json.dumps(marked).encode()
         producer.produce(topic, letter.key, letter.value, partition, letter.timestamp, letter.own_headers)
         producer.produce(self.markers, letter.name.encode(), marker, 0, now_ms)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Unpack
 
 import click
 
 from penstock.cli.options import Settings, SparkOptions, as_json, configuration, examples, print_json, spark_options
+from penstock.cli.progress import progress_bar
 from penstock.cli.status_view import counted, show, table
-from penstock.pipeline.handover.handover import HandedOver, Handover, Progress
+from penstock.pipeline.handover.handover import HandedOver, Handover
 
 
 @click.command(
@@ -48,7 +47,7 @@ def handover(
         raise click.UsageError("--keep-checkpoint requires --to spark.")
     config = settings.load_located()
     with (
-        progress_bar(not json_output) as progress,
+        progress_bar(not json_output, "Starting Spark") as progress,
         Handover(topology, config, wait_seconds=wait, progress=progress, **spark) as handing,
     ):
         if keep_checkpoint:
@@ -59,22 +58,6 @@ def handover(
         print_json(as_plain(done))
     else:
         show_result(done)
-
-
-@contextmanager
-def progress_bar(wanted: bool) -> Iterator[Progress]:
-    """Provide a progress display on a terminal; elsewhere it does nothing."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    console = Console(stderr=True)
-    with Bar(console=console, transient=True, disable=not (wanted and console.is_terminal)) as bar:
-        task = bar.add_task("Starting Spark", total=None)
-
-        def progress(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total)
-
-        yield progress
 
 
 def as_plain(done: HandedOver) -> dict[str, object]:

@@ -118,7 +118,7 @@ def _with_given(file: Path, new: Facts) -> Comparison:
 def with_group(config: StreamsConfig, new: Facts) -> list[Comparison]:
     """Return the comparisons with the topologies of the group's running members, or of a streams group's broker."""
     from penstock.workers.group.assignment.described_members import (  # these take a while to import
-        facts_told,
+        facts_of_member,
         topics_read,
     )
     from penstock.workers.thread.client_supplier import KafkaClientSupplier
@@ -138,14 +138,14 @@ def with_group(config: StreamsConfig, new: Facts) -> list[Comparison]:
         return [Comparison(f"{name} has no members", None)]
     if group.protocol == "consumer":
         return [Comparison(f"{name} is a consumer group: its members are no Kafka Streams application", None)]
-    told = [facts for member in group.members if (facts := facts_told(member)) is not None]
-    distinct = [facts for number, facts in enumerate(told) if facts not in told[:number]]
+    known = [facts for member in group.members if (facts := facts_of_member(member)) is not None]
+    distinct = [facts for number, facts in enumerate(known) if facts not in known[:number]]
     if not distinct and (reads := topics_read(group)):
         plan = compare_reads(reads, internal_names(new, application_id))
         return [Comparison(f"{name}: the topics that the tasks of its {len(group.members)} members read", plan)]
     if not distinct:
         return [Comparison(f"{name}: its {len(group.members)} members do not report their topology", None)]
-    what = f"{name}: {len(told)} of {len(group.members)} members"
+    what = f"{name}: {len(known)} of {len(group.members)} members"
     if len(distinct) > 1:
         what += f", which run {len(distinct)} topologies"
     return [Comparison(what, combined(compare(facts, new) for facts in distinct))]

@@ -111,7 +111,7 @@ def _parts(status: ApplicationJson, with_tasks: bool, live: bool) -> Iterator[Re
     if restoring:
         yield ""
         yield _restoring(restoring)
-    tasks: list[RenderableType] = ["", _tasks(status["threads"])] if with_tasks else []
+    tasks = list(_with_tasks(status["threads"])) if with_tasks else []
     errors: list[RenderableType] = ["", *_errors(status)] if status["errors"] else []
     yield from (*errors, *tasks) if live else (*tasks, *errors)
 
@@ -181,6 +181,46 @@ def _restoring(tasks: list[TaskJson]) -> RenderableType:
         for task in tasks
     ]
     return _Listing(rows, ("restoring", "task"), ("of total", "records/s", "task"))
+
+
+def _with_tasks(threads: list[ThreadJson]) -> Iterator[RenderableType]:
+    """Yield the tables about tasks: of sinks and checkpoints only if there are some."""
+    tasks = [task for thread in threads for task in thread["tasks"]]
+    sinks = [row for task in tasks for row in _sink_cells(task)]
+    checkpoints = [row for task in tasks for row in _checkpoint_cells(task)]
+    yield from ("", _tasks(threads))
+    if sinks:
+        yield from ("", _Listing(sinks, ("sink", "task"), ("waiting", "retries")))
+    if checkpoints:
+        yield from ("", _Listing(checkpoints, ("checkpoint of", "loading"), ("failed", "upload took")))
+
+
+def _sink_cells(task: TaskJson) -> Iterator[Cells]:
+    for sink in task.get("sinks", ()):
+        yield {
+            "sink": sink["name"],
+            "task": task["task_id"],
+            "behind": number(sink["lag"]),
+            "waiting": number(sink["waiting"]),
+            "rows/s": number(sink["rows_per_second"]),
+            "batch": f"{sink['batch_ms']:,.1f} ms",
+            "retries": number(sink["retries"]),
+        }
+
+
+def _checkpoint_cells(task: TaskJson) -> Iterator[Cells]:
+    found = task.get("checkpoint")
+    if not found:
+        return
+    loading, is_taken = found["loading_bytes"], found["uploads"] > 0
+    yield {
+        "checkpoint of": task["task_id"],
+        "age": duration(found["age_seconds"]) if is_taken else "-",
+        "size": size(found["bytes"]) if is_taken else "-",
+        "upload took": duration(found["upload_seconds"]) if is_taken else "-",
+        "failed": number(found["failures"]),
+        "loading": "" if loading is None else f"{size(loading)} of {size(found['loading_total_bytes'])}",
+    }
 
 
 def _tasks(threads: list[ThreadJson]) -> RenderableType:

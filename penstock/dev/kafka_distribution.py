@@ -20,6 +20,8 @@ LOCK_FILES = sorted(Path(__file__).parent.glob("broker*.lock"))
 
 LOG4J2_CONFIG = """\
 status=WARN
+# Otherwise Log4j ends at SIGTERM, and what a broker does until its own end is missing, e.g. markers that it drops.
+shutdownHook=disable
 appender.console.type=Console
 appender.console.name=console
 appender.console.layout.type=PatternLayout

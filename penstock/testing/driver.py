@@ -52,12 +52,15 @@ from .store_views import (
     WITH_HEADERS,
 )
 
+#: Emit results immediately instead of at most once per second of wall clock, as in Kafka Streams' driver.
+EMIT_AT_ONCE: Mapping[str, object] = {
+    "__emit.interval.ms.kstreams.outer.join.spurious.results.fix__": 0,
+    "__emit.interval.ms.kstreams.windowed.aggregation__": 0,
+}
 _DEFAULTS: Mapping[str, object] = {
     "application.id": "topology-test-driver",
     "bootstrap.servers": "localhost:0",
-    # Emit results immediately instead of at most once per second of wall clock, as in Kafka Streams' driver.
-    "__emit.interval.ms.kstreams.outer.join.spurious.results.fix__": 0,
-    "__emit.interval.ms.kstreams.windowed.aggregation__": 0,
+    **EMIT_AT_ONCE,
 }
 
 

@@ -189,10 +189,14 @@ class DriverTask(TaskContext):
             source.process_stamped((record,))
         else:
             source.process_batch((record.message,))  # the loop that stream threads run
+        self.processed(source, record.timestamp)
+
+    def processed(self, source: CompiledSource, timestamp: int) -> None:
+        """Complete what follows from a record of this time (ms): async calls, stream-time punctuations, the commit."""
         for part in self._idle_parts:
             if source.name in part.names:
                 part.idle.record_came(self._clock.now_ms)
-                part.stream_time_ms = max(part.stream_time_ms, record.timestamp)
+                part.stream_time_ms = max(part.stream_time_ms, timestamp)
         self.compiled.waiting.drain_calls()
         self._punctuate_stream_time()
         self.commit()
@@ -238,7 +242,7 @@ class DriverTask(TaskContext):
         self.compiled.flush(self.stores, batches=False)
         for name, store in self.stores.items():
             store.commit(self.output.changelog_ends[name])
-        self.compiled.waiting.committed()
+        self.compiled.waiting.committed({})
         self.compiled.waiting.drain_calls()
 
     def take_produced(self) -> list[SentRecord]:

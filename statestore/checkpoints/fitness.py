@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,17 +44,14 @@ def unfit(
     changelogs: of the stores that the task has on disk, by store. facts: their description. modified: when the
     manifest was written, by the bucket's clock; now: by this host's; both in seconds.
     """
-    if manifest.application_id != application_id:
-        return f"it belongs to the application {manifest.application_id}"
-    if manifest.store_format != STORE_FORMAT:
-        return f"its stores have the format {manifest.store_format}, not {STORE_FORMAT}"
+    reason = foreign(manifest, application_id)
+    if reason is not None:
+        return reason
     if manifest.stores.keys() != changelogs.keys():
         return f"it has the stores {', '.join(manifest.stores)}, the topology {', '.join(changelogs)}"
-    changed = [finding for finding in compare(manifest.facts, facts).findings if finding.verdict is not Verdict.SAFE]
-    if changed:
-        return f"it is from another version of the topology: {changed[0].subject}: {changed[0].text}"
-    if manifest.facts.get("version") != facts.get("version"):
-        return "its description of the stores is of another version of Penstock"
+    reason = changed(manifest, facts)
+    if reason is not None:
+        return reason
     ages = now - modified, now - manifest.time_ms / 1000
     if min(ages) < -FUTURE_SECONDS:
         return f"it is {-min(ages):.0f} s from the future: the clock of this host or of its writer is wrong"
@@ -63,6 +60,32 @@ def unfit(
         if reason is not None:
             return reason
     return None
+
+
+def foreign(manifest: Manifest, application_id: str) -> str | None:
+    """Return why a checkpoint is not one of this application and format, None if it is."""
+    if manifest.application_id != application_id:
+        return f"it belongs to the application {manifest.application_id}"
+    if manifest.store_format != STORE_FORMAT:
+        return f"its stores have the format {manifest.store_format}, not {STORE_FORMAT}"
+    return None
+
+
+def changed(manifest: Manifest, facts: Mapping[str, Any]) -> str | None:
+    """Return why a topology cannot use the stores of a checkpoint, None if it can. facts: see facts_of_stores."""
+    found = [finding for finding in compare(manifest.facts, facts).findings if finding.verdict is not Verdict.SAFE]
+    if found:
+        return f"it is from another version of the topology: {found[0].subject}: {found[0].text}"
+    if manifest.facts.get("version") != facts.get("version"):
+        return "its description of the stores is of another version of Penstock"
+    return None
+
+
+def facts_of_stores(facts: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return the description of some stores, for compare. facts: of their topology (topology_facts.facts_of)."""
+    # The number of the sub-topology is in the name of the task; compare would look for its other parts.
+    stores = {name: facts["stores"][name] for name in names}
+    return {"version": facts["version"], "subtopologies": {}, "stores": stores, "internal_topics": {}}
 
 
 def _unfit_store(manifest: Manifest, name: str, changelog: ChangelogNow, age: float) -> str | None:

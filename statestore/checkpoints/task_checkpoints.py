@@ -91,12 +91,13 @@ class TaskCheckpoints:
         topics = {store.topic: store.topic_id for store in manifest.stores.values()}
         newest = next((found for found in self.found() if found.topics == topics), None)
         there = {} if newest is None or isinstance(newest.manifest, str) else newest.manifest.files
+        sizes = {each.name.rpartition("/")[2]: each.bytes for each in self.bucket.objects(f"{self.task}/{FILES}")}
         stores, missing = {}, {}
         for name, store in manifest.stores.items():
             files = []
             for path in sorted((directory / name).iterdir()):
                 sha256, size = hashes.of(path), path.stat().st_size
-                if sha256 in there:
+                if sha256 in there and sizes.get(there[sha256].object) == size:  # else it is missing, or torn
                     target = there[sha256].object
                 else:
                     target = f"{sha256}-{manifest.generation}-{manifest.time_ms}"

@@ -29,7 +29,8 @@ class TransferProcess:
         self._silence_seconds = silence_seconds
         self._was_silent = False
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "penstock.statestore.checkpoints.transfer"],
+            # What it does is not read, but shown by ps.
+            [sys.executable, "-P", "-m", "penstock.statestore.checkpoints.transfer", str(job["kind"])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)},

@@ -14,15 +14,25 @@ import psutil
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import InvalidStateStoreError, StreamsError
 from penstock.topology.records import TaskId
-from penstock.workers.control.messages import LIST_STORES, ReadStore, TaskStatus
+from penstock.workers.control.messages import LIST_STORES, CheckpointStatus, ReadStore, SinkStatus, TaskStatus
 from penstock.workers.queries.store_answers import Row
 from penstock_distribution import version
 
 from ..processes.worker import ThreadStatus
+from ..queries import holds
 from ..queries.snapshots import create
 from ..queries.store_routing import Found, QueryError, StoreQueries
 from ..supervisor import Supervisor
-from .status_json import ApplicationJson, LagJson, ProcessJson, TaskJson, ThreadJson, TotalsJson
+from .status_json import (
+    ApplicationJson,
+    CheckpointJson,
+    LagJson,
+    ProcessJson,
+    SinkJson,
+    TaskJson,
+    ThreadJson,
+    TotalsJson,
+)
 
 #: Default time limit for removing or restarting a stream thread: it commits and closes first.
 THREAD_TIMEOUT_SECONDS = 60.0
@@ -207,6 +217,26 @@ class Administration:
         self._check_running("take a snapshot")
         return create(self._supervisor, self._config, Path(directory), name)
 
+    def hold(self, seconds: float) -> dict[str, Any]:
+        """Make all stream threads commit, and process nothing for this time (s) or until end_hold; see holds.py."""
+        self._check_running("hold")
+        return holds.begin(self._supervisor, seconds)
+
+    def end_hold(self, hold: int) -> dict[str, Any]:
+        """Continue after a hold. Returns as ``changed`` why the tasks may have changed meanwhile, None if not."""
+        return holds.end(self._supervisor, hold)
+
+    def limit_input(self, offsets: dict[str, list[int]], seconds: float) -> dict[str, Any]:
+        """Make all stream threads read no further than these offsets for this time (s); see holds.py."""
+        self._check_running("limit the input")
+        holds.limit_input(self._supervisor, offsets, seconds)
+        return {}
+
+    def stop(self) -> dict[str, Any]:
+        """Begin to stop the application cleanly; its members leave the group."""
+        self._supervisor.shut_down(leave_group=True)
+        return {}
+
     # -- helpers
 
     def _ask(self, store: str, method: str, *arguments: object) -> list[dict[str, Any]]:
@@ -299,11 +329,12 @@ def _thread(thread: ThreadStatus) -> ThreadJson:
 
 def _task(task: TaskStatus) -> TaskJson:
     known = [lag for lag in task.lags.values() if lag is not None]
+    lag = sum(known) if len(known) == len(task.lags) and task.kind == "active" else None
     return {
         "task_id": task.task_id,
         "kind": task.kind,
         "state": task.state,
-        "lag": sum(known) if len(known) == len(task.lags) and task.kind == "active" else None,
+        "lag": lag,
         "buffered": task.buffered,
         "waiting": task.waiting,
         "restore_remaining": task.restore_remaining,
@@ -314,6 +345,31 @@ def _task(task: TaskStatus) -> TaskJson:
             {"topic": partition.topic, "partition": partition.partition, "lag": lag}
             for partition, lag in sorted(task.lags.items())
         ],
+        "sinks": [_sink(sink, lag) for sink in task.sinks],
+        "checkpoint": None if task.checkpoint is None else _checkpoint(task.checkpoint),
+    }
+
+
+def _sink(sink: SinkStatus, lag: int | None) -> SinkJson:
+    return {
+        "name": sink.name,
+        "lag": None if lag is None else lag + sink.waiting,
+        "waiting": sink.waiting,
+        "rows_per_second": sink.rows_per_second,
+        "batch_ms": sink.batch_ms,
+        "retries": sink.retries,
+    }
+
+
+def _checkpoint(checkpoint: CheckpointStatus) -> CheckpointJson:
+    return {
+        "age_seconds": checkpoint.age_seconds,
+        "uploads": checkpoint.uploads,
+        "bytes": checkpoint.bytes,
+        "upload_seconds": checkpoint.upload_seconds,
+        "failures": checkpoint.failures,
+        "loading_bytes": checkpoint.loading_bytes,
+        "loading_total_bytes": checkpoint.loading_total_bytes,
     }
 
 

@@ -17,6 +17,7 @@ from .control_socket import Action
 COMMANDS = (
     *("status", "lag", "metrics", "stores", "store_get", "store_page"),
     *("add_thread", "remove_thread", "restart_thread", "pause", "resume", "snapshot"),
+    *("hold", "end_hold", "limit_input", "stop"),
 )
 #: Conversions of their arguments.
 TYPES: Mapping[str, tuple[type, ...]] = {
@@ -30,6 +31,9 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     "key_to": (str, type(None)),
     "after": (str, type(None)),
     "limit": (int,),
+    "seconds": (int, float),
+    "hold": (int,),
+    "offsets": (dict,),
     "query": (str,),
     "isolation": (str, type(None)),
     "schemas": (dict,),

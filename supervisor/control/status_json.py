@@ -17,8 +17,34 @@ class PartitionJson(TypedDict):
     lag: int | None
 
 
+class SinkJson(TypedDict):
+    """A sink outside of Kafka; see SinkStatus. lag: the task's, with the records that wait in the sink."""
+
+    name: str
+    lag: int | None
+    waiting: int
+    rows_per_second: float
+    batch_ms: float
+    retries: int
+
+
+class CheckpointJson(TypedDict):
+    """The checkpoints of a task; see CheckpointStatus."""
+
+    age_seconds: float | None
+    uploads: int
+    bytes: int
+    upload_seconds: float
+    failures: int
+    loading_bytes: int | None
+    loading_total_bytes: int
+
+
 class TaskJson(TypedDict):
-    """A task; see TaskStatus. lag: of an active task whose partitions' lags are all known."""
+    """A task; see TaskStatus. lag: of an active task whose partitions' lags are all known.
+
+    sinks, checkpoint: missing in the status of an older version.
+    """
 
     task_id: str
     kind: str
@@ -31,6 +57,8 @@ class TaskJson(TypedDict):
     restore_rate: float
     restore_eta_seconds: float | None
     partitions: list[PartitionJson]
+    sinks: NotRequired[list[SinkJson]]
+    checkpoint: NotRequired[CheckpointJson | None]
 
 
 class TaskOfThreadJson(TaskJson):

@@ -166,8 +166,18 @@ class ApplicationReset:
         if failed:
             raise StreamsError(f"Offsets were refused, nothing is deleted: {'; '.join(failed)}.")
 
+    def delete_group(self) -> None:
+        """Delete the group with its offsets, if there is one; raises StreamsError if the brokers refuse it."""
+        try:
+            self._admin.delete_consumer_groups([self.application_id])[self.application_id].result(TIMEOUT_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                raise StreamsError(
+                    f"The group {self.application_id} remains: {error.args[0].str()}. Run the command again."
+                ) from error
+
     def delete_topics(self, topics: Collection[str]) -> None:
-        """Delete topics; raises StreamsError that names the remaining ones."""
+        """Delete those of the topics that exist; raises StreamsError that names the remaining ones."""
         if not topics:
             return
         failed = []
@@ -175,7 +185,8 @@ class ApplicationReset:
             try:
                 future.result(TIMEOUT_SECONDS)
             except KafkaException as error:
-                failed.append(f"{topic}: {error.args[0].str()}")
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    failed.append(f"{topic}: {error.args[0].str()}")
         if failed:
             raise StreamsError(f"Topics remain: {'; '.join(failed)}. Run the command again.")
 

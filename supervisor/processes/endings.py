@@ -41,9 +41,9 @@ def reason(worker: Worker) -> str:
     """Return one line with the reason for the end of a process."""
     if worker.failure is None:
         when = " before its stream thread started" if worker.state is StreamThreadState.CREATED else ""
-        told = f"process {worker.pid} ended with {worker.cause_of_death()}{when}; its stderr has more"
+        text = f"process {worker.pid} ended with {worker.cause_of_death()}{when}; its stderr has more"
         hidden = [] if worker.has_started else shadows(os.getcwd())
-        return f"{told}. {advice(hidden)}" if hidden else told
+        return f"{text}. {advice(hidden)}" if hidden else text
     return f"{worker.failure.kind}: {worker.failure.message}" if worker.failure.message else worker.failure.kind
 
 

@@ -29,7 +29,7 @@ class _Excess:
     None).
     """
 
-    told: bool = False
+    was_logged: bool = False
     since: int | None = None
 
 
@@ -74,8 +74,8 @@ class MemoryGuard:
         rss, _ = worker.usage(now)
         worker.memory_share = share = self.budget // max(worker.spec.num_threads, 1)
         over = rss > share
-        if over and not excess.told:
-            excess.told = True
+        if over and not excess.was_logged:
+            excess.was_logged = True
             self._log.warning(
                 "%s, process %d, uses %d MiB; its share of the memory is %d MiB (%s). %s",
                 worker.name,
@@ -85,8 +85,8 @@ class MemoryGuard:
                 "penstock.memory.bytes" if self._is_given else "half of the host's, by the number of stream threads",
                 self._outlook(),
             )
-        elif excess.told and rss < share * WITHIN_PERCENT // 100:
-            excess.told = False
+        elif excess.was_logged and rss < share * WITHIN_PERCENT // 100:
+            excess.was_logged = False
             self._log.info("%s, process %d, is within its share of the memory again", worker.name, worker.pid)
         if not self._percent or rss <= share * self._percent // 100:
             excess.since = None

@@ -72,7 +72,7 @@ class WorkerStarter:
     def look(self, running: bool, workers: Iterable[Worker], num_threads: int) -> None:
         """Start the spare process when it is due; see SpareProcess.look."""
         behind = any(worker.is_behind for worker in workers)
-        self.spare.look(running, behind, replace(self.spec, num_threads=num_threads))
+        self.spare.look(running, behind, lambda: replace(self.spec, num_threads=num_threads))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,10 @@ class SpareProcess:
         self._quiet_since: int | None = None
         self._not_before: int | None = None
 
-    def look(self, running: bool, behind: bool, spec: WorkerSpec) -> None:
-        """Start the process if it is time. running: all stream threads run; behind: one has work; spec: of NO_SLOT."""
+    def look(self, running: bool, behind: bool, spec: Callable[[], WorkerSpec]) -> None:
+        """Start the process if it is time. running: all stream threads run; behind: one has work; spec: makes that of
+        NO_SLOT.
+        """
         if self._target is None or self._worker is not None:
             return
         now = self._now()
@@ -135,7 +137,7 @@ class SpareProcess:
         if self._quiet_since is not None:
             due_at = min(due_at, self._quiet_since + QUIET_MS)
         if now >= max(due_at, self._not_before or 0):
-            self._start(spec, self._target, now)
+            self._start(spec(), self._target, now)
 
     def _start(self, spec: WorkerSpec, target: SpareTarget, now: int) -> None:
         try:

@@ -16,16 +16,15 @@ def run_stream_thread(spec: WorkerSpec, control: ThreadControl) -> None:
         from penstock.statestore.rows.rocksdb_resources import set_process_config
         from penstock.workers.metrics.host_memory import host_bytes
         from penstock.workers.metrics.memory_budget import stores_config
-        from penstock.workers.restore.listeners import StandbyUpdateListener, StateRestoreListener
-        from penstock.workers.restore.reporting_listeners import reporting
+        from penstock.workers.restore.reporting_listeners import ReportingRestoreListener, ReportingUpdateListener
         from penstock.workers.thread.stream_thread import StreamThread
 
     topology = spec.topology.load(spec.config, adopt_libraries)
     adopt_libraries()  # the function that builds it may have configured them
     admit(topology, spec.config)
     set_process_config(stores_config(spec.config, spec.num_threads, host_bytes()))
-    restore = reporting(StateRestoreListener(), "restore", control) if "restore" in spec.listeners else None
-    standby = reporting(StandbyUpdateListener(), "standby", control) if "standby" in spec.listeners else None
+    restore = ReportingRestoreListener(control) if "restore" in spec.listeners else None
+    standby = ReportingUpdateListener(control) if "standby" in spec.listeners else None
     StreamThread.create(topology, spec, control, state_restore_listener=restore, standby_update_listener=standby).run()
 
 

@@ -25,7 +25,16 @@ from setproctitle import setproctitle
 from penstock.kernel.buffers import keep_buffers
 from penstock.topology.errors import ConfigError, HandedOverError, LostOffsetsError, PenstockError
 from penstock.topology.shadowing import ShadowedModuleError
-from penstock.workers.control.messages import URGENT, Command, Failed, Report, Shutdown, ThreadControl, ThreadSpec
+from penstock.workers.control.messages import (
+    URGENT,
+    Command,
+    CommandResult,
+    Failed,
+    Report,
+    Shutdown,
+    ThreadControl,
+    ThreadSpec,
+)
 
 from ..channels.channel import Channel
 from ..exit_codes import WorkerExitCode
@@ -39,6 +48,8 @@ from ..source.topology_source import TopologyLoadError, TopologySource
 PR_SET_PDEATHSIG = 1
 #: Time limit for the last reports of an ending process; the supervisor reads them at once.
 FLUSH_SECONDS = 5.0
+#: A result of a query is written at once up to this many bytes: a pipe that accepts anything has room for them.
+AT_ONCE_BYTES = 16 << 10
 
 
 logger = logging.getLogger(__name__)
@@ -147,7 +158,10 @@ class ProcessEnds(NamedTuple):
 
 
 class PipeControl:
-    """ThreadControl over the pipe. Two threads wait for the pipe, so that the stream thread never does."""
+    """ThreadControl over the pipe. Two threads wait for the pipe, so that the stream thread never does.
+
+    A result of a query is written at once if the pipe has room: to wake the writer takes longer than to write.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self.failed = False
@@ -155,6 +169,8 @@ class PipeControl:
         self._wake: Callable[[], None] = lambda: None
         self._commands: SimpleQueue[Command | TakeOver] = SimpleQueue()  # its put may interrupt its get: see SIGTERM
         self._reports: SimpleQueue[Report | SpareReady | None] = SimpleQueue()
+        self._sending = threading.Lock()
+        self._enqueued = 0  # messages that the writer has not sent yet
         self._writer = threading.Thread(target=self._write, name="supervisor-writer", daemon=True)
         self._reader = threading.Thread(target=self._read, name="supervisor-reader", daemon=True)
         self._writer.start()
@@ -180,6 +196,14 @@ class PipeControl:
 
     def send(self, message: Report | SpareReady) -> None:
         """Enqueue a message; it is sent as soon as the pipe accepts it."""
+        with self._sending:
+            if (
+                isinstance(message, CommandResult)
+                and not self._enqueued
+                and self._channel.offer(message, AT_ONCE_BYTES)
+            ):
+                return
+            self._enqueued += 1
         self._reports.put(message)
 
     def shut_down(self) -> None:
@@ -197,6 +221,8 @@ class PipeControl:
                 self._channel.send(report)
             except OSError:  # the supervisor is gone; the reader ends the process
                 return
+            with self._sending:
+                self._enqueued -= 1
 
     def _read(self) -> None:
         while True:

@@ -18,10 +18,12 @@ from penstock.statestore.directory.state_directory import (
     FileLock,
 )
 from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.exception_handlers import SINK_PREFIX
 from penstock.topology.errors import LockError, ProcessorStateError
 from penstock.topology.graph.topology import Topology
 from penstock.topology.graph.topology_facts import Facts, facts_of
 from penstock.topology.graph.topology_plan import Plan, Verdict, compare
+from penstock.workers.tasks.task_sinks import sinks_of
 
 from .state_places import HANDED_OVER_FILE_NAME, application_directory
 from .topology_source import TopologyLoadError
@@ -63,9 +65,10 @@ def admit(topology: Topology, config: StreamsConfig) -> None:
     """Compare a topology with the one that created the state, delete the stores to rebuild, and save the description.
 
     Called by each process of a stream thread before it joins the group. Raises TopologyLoadError if the plan is to
-    refuse and ``penstock.topology.changes`` is not ``accept``, if other processes still run the earlier topology, or if
-    the application was handed over to Spark.
+    refuse and ``penstock.topology.changes`` is not ``accept``, if other processes still run the earlier topology, if
+    the application was handed over to Spark, or if penstock.sink.prefix is set and there are sinks outside of Kafka.
     """
+    _refuse_prefixed_sinks(topology, config)
     directory = application_directory(config)
     _refuse_if_handed_over(directory / HANDED_OVER_FILE_NAME)
     file, locks = directory / FACTS_FILE_NAME, directory / LOCKS_DIRECTORY
@@ -78,6 +81,18 @@ def admit(topology: Topology, config: StreamsConfig) -> None:
         if earlier is not None:
             _carry_out(compare(earlier, facts), directory, config["penstock.topology.changes"] == "accept")
         write_atomically(file, json.dumps(facts, indent=1) + "\n")
+
+
+def _refuse_prefixed_sinks(topology: Topology, config: StreamsConfig) -> None:
+    """Refuse sinks outside of Kafka if topics get a prefix: a branch would write the rows of its original."""
+    if not config[SINK_PREFIX]:
+        return
+    outside = [name for name, _ in sinks_of(topology.internal_builder.build_subtopologies(config))]
+    if outside:
+        raise TopologyLoadError(
+            f"{SINK_PREFIX} is set, but {', '.join(outside)} writes outside of Kafka, where a prefix has no effect. "
+            "Run this application without to_sink(), or without the prefix"
+        )
 
 
 def _refuse_if_handed_over(file: Path) -> None:
@@ -107,9 +122,9 @@ def _carry_out(plan: Plan, directory: Path, accept: bool) -> None:
         log.log(level, "The topology has changed (%s): %s: %s", finding.verdict.name, finding.subject, finding.text)
     if plan.verdict is Verdict.REFUSE and not accept:
         refused = [finding for finding in plan.findings if finding.verdict is Verdict.REFUSE]
-        told = "; ".join(f"{finding.subject}: {finding.text}" for finding in refused)
+        reasons = "; ".join(f"{finding.subject}: {finding.text}" for finding in refused)
         raise TopologyLoadError(
-            f"The topology does not fit the state in {directory}: {told}. `penstock plan` shows all differences; "
+            f"The topology does not fit the state in {directory}: {reasons}. `penstock plan` shows all differences; "
             "`penstock run --accept-changes` runs it anyway"
         )
     if plan.rebuild:

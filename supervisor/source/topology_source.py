@@ -39,8 +39,8 @@ class TopologyLoadError(TopologyError):
             return str(self)
         shown = traceback.TracebackException.from_exception(cause)
         shown.stack = traceback.StackSummary.from_list([frame for frame in shown.stack if _is_users(frame)])
-        told = bool(shown.stack) or isinstance(cause, SyntaxError)
-        return f"{self}\n{''.join(shown.format())}".rstrip() if told else str(self)
+        has_traceback = bool(shown.stack) or isinstance(cause, SyntaxError)
+        return f"{self}\n{''.join(shown.format())}".rstrip() if has_traceback else str(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,11 +123,12 @@ def wait_for_values(
     sink: str,
     values: Sequence[str],
     patience_seconds: float,
-    repeated: bool = False,
+    repeated: Sequence[str] = (),
 ) -> None:
     """Wait until a topic has these values, in any order; fails at once if the application ends.
 
-    repeated: duplicates are allowed, as with at-least-once when a task has restarted.
+    repeated: these may be there, too, and more than once: with at-least-once a task that restarts processes again what
+    it had not committed.
     """
     wanted = sorted(values)
 
@@ -136,7 +137,7 @@ def wait_for_values(
         assert application.exit_code is None, (
             f"exit code {application.exit_code}, {len(found)} of {len(wanted)} values:\n{application.log[-4000:]}"
         )
-        return found == wanted or (repeated and set(found) == set(wanted))
+        return found == wanted or (set(wanted) <= set(found) and set(found) <= set(repeated))
 
     def shown() -> str:
         found = topics.values(sink)

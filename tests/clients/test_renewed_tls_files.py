@@ -140,7 +140,7 @@ def test_a_temporarily_missing_file_changes_nothing(
 def test_a_file_that_could_not_be_read_for_a_moment_is_read_again(
     tmp_path: Path, mounted: Callable[..., dict[str, str]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It does not change again: permissions that are set a moment later, a full table of open files."""
+    """As with permissions that are set late, or a full table of open files: its time of change stays the same."""
     authority = Authority(tmp_path, "ca")
     server, first, second = authority.sign("server"), authority.sign("first"), authority.sign("second")
     client = security(mounted(ca=authority.certificate, leaf=first[0], key=first[1]))

@@ -25,7 +25,7 @@ def test_a_sink_that_is_recreated_with_fewer_partitions_is_written_to(
     topics.delete(sink)
     topics.create(sink, partitions=2)
     topics.write(source, after)
-    wait_for_values(application, topics, sink, after, 60, repeated=True)
+    wait_for_values(application, topics, sink, after, 60, repeated=[*before, *after])
 
 
 def test_a_source_that_is_recreated_with_a_longer_log_is_read_from_its_beginning(

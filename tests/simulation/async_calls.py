@@ -26,7 +26,10 @@ class Io(Protocol):
 
 
 class _NeverWaiting(selectors.DefaultSelector):
-    """Records for how long its loop would wait, in seconds, None for a call from outside; then on_idle is called."""
+    """Calls on_idle in place of a wait.
+
+    idle_seconds: how long the loop would have waited; None: until there is a call from outside.
+    """
 
     on_idle: Callable[[], None]
     idle_seconds: float | None = None

@@ -257,7 +257,7 @@ class SimulatedWriter:
         self._exchange("init transactions", initialize)
 
     def _has_initialized(self, transactional_id: str) -> bool:
-        """Return whether there is a producer id; not before the last transaction has ended, which this aborts."""
+        """Request a producer id, which aborts the last transaction. Returns False while that has not ended yet."""
         try:
             self.producer = self.broker.init_transactions(transactional_id, self.io.transaction_timeout_ms)
         except BrokerError as error:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -243,23 +242,39 @@ def test_a_stores_name_does_not_affect_its_files(name: str, text: str, kind: typ
     assert type(open_error(path, Exception(text.format(path)))) is kind
 
 
+#: Writes while it persists, twenty times; prints how many rows the store has, and dies.
+PERSISTER = """
+import os
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from penstock.statestore.rows.rocksdb_store import RocksDBStore
+
+store, written = RocksDBStore(Path(sys.argv[1])), 0
+with ThreadPoolExecutor(1) as beside:
+    for _ in range(20):
+        persisting = beside.submit(store.persist, beside_writes=True)
+        while not persisting.done():
+            store.put(b"%09d" % written, b"x" * 20)
+            written += 1
+            store.commit(written)
+        persisting.result()
+print(written, len(list(store.scan(None, None))), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 def test_a_store_can_be_written_while_it_is_persisted(tmp_path: Path) -> None:
     """No flush counts as failed, and data and offset agree after a SIGKILL."""
-    store, written = RocksDBStore(tmp_path / "store"), 0
-    with ThreadPoolExecutor(1) as beside:
-        for _ in range(20):
-            persisting = beside.submit(store.persist, beside_writes=True)
-            while not persisting.done():
-                store.put(b"%09d" % written, b"x" * 20)
-                written += 1
-                store.commit(written)
-            persisting.result()
-    assert len(list(store.scan(None, None))) == written
-    shutil.copytree(store.path, tmp_path / "left")  # as a SIGKILL leaves it
-    left = RocksDBStore(tmp_path / "left")
-    assert len(list(left.scan(None, None))) == (left.committed_offset() or 0) > 0
+    program = [sys.executable, "-c", PERSISTER, str(tmp_path / "store")]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    written, rows = map(int, ended.stdout.split())
+    assert rows == written
+    left = RocksDBStore(tmp_path / "store")
+    assert written >= len(list(left.scan(None, None))) == (left.committed_offset() or 0) > 0
     left.close()
-    store.close()
 
 
 def test_a_store_can_be_persisted_during_rocksdbs_own_flush(tmp_path: Path) -> None:

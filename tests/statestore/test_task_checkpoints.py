@@ -1,4 +1,4 @@
-"""Checkpoints in a bucket: on a real S3 server and in a directory."""
+"""Checkpoints in a bucket: on a real S3 server, one of Azure's blobs, and in a directory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,26 +24,37 @@ from penstock.statestore.checkpoints.task_checkpoints import (
     UploadTooLateError,
 )
 from penstock.topology.errors import ConfigError
+from tests.azure_server import azure_server
 from tests.free_port import free_port
 from tests.s3_server import S3Server, s3_server
 
 TOPIC, TOPIC_ID, TASK = "app-counts-changelog", "0a" * 16, "0_1"
 NOW = 1_800_000_000.0
+#: The URI of a bucket, and what its client needs in its environment.
+Place = tuple[str, Mapping[str, str]]
 FACTS = {"version": 1, "subtopologies": {}, "stores": {}, "internal_topics": {}}
 CHANGELOG = ChangelogNow(TOPIC, TOPIC_ID, 1, first=0, end=1_000, tombstones_ms=86_400_000)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with s3_server(tmp_path_factory.mktemp("s3") / "log") as running:
-        yield running
+@pytest.fixture(scope="module", params=["s3", pytest.param("az", marks=pytest.mark.long), "file"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("bucket")
+    match request.param:
+        case "s3":
+            with s3_server(folder / "log") as s3:
+                yield s3.uri, s3.environment()
+        case "az":
+            with azure_server(folder) as azure:
+                yield azure.uri, azure.environment()
+        case _:
+            yield f"file://{folder}", {}
 
 
-@pytest.fixture(params=["s3", "file"])
-def bucket(request: pytest.FixtureRequest, server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    for name, value in server.environment().items():
+@pytest.fixture
+def bucket(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    uri, environment = place
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    uri = server.uri if request.param == "s3" else f"file://{tmp_path}/bucket"
     return Bucket(uri, f"app-{tmp_path.name}")
 
 
@@ -281,9 +292,10 @@ def test_other_uris_are_refused(uri: str, problem: str) -> None:
         Bucket(uri, "app")
 
 
-def test_a_bucket_that_is_away_is_an_error(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_that_is_away_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buckets, "RETRIES", 1)
-    for name, value in server.environment(free_port()).items():
+    server = S3Server(free_port())
+    for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
     with pytest.raises(BucketError, match="listing app/0_1/manifests failed"):
         list(TaskCheckpoints(Bucket(server.uri, "app"), TASK).found())

@@ -153,6 +153,39 @@ def test_only_revoked_tasks_are_suspended(bench: Bench) -> None:
     assert bench.registry.running_task_for(LOGS[IDS[1]]) is None
 
 
+def test_what_an_assignment_does_to_a_task_depends_on_its_state(bench: Bench) -> None:
+    task, _ = bench.add(*IDS)
+    registry, mine = bench.registry, {IDS[0]: INPUT[IDS[0]]}
+    other = {IDS[0]: {TopicPartition(IN, 1)}}
+
+    def steps() -> list[str]:
+        """Return the step of a task that stays, gets other partitions, becomes a standby task, and leaves."""
+        found = (registry.next_steps(mine), registry.next_steps(other), registry.next_steps({}, mine))
+        assert registry.leaving(mine) == {IDS[1]}
+        return [each[IDS[0]].value for each in (*found, registry.next_steps({}))]
+
+    assert states(task) == [TaskState.CREATED]
+    assert steps() == ["keep", "close", "close", "close"]
+    registry.initialize_new_tasks()
+    assert states(task) == [TaskState.RESTORING]
+    assert steps() == ["keep", "close", "close", "close"]
+    registry.update_restored(set(LOGS.values()))
+    assert states(task) == [TaskState.RUNNING]
+    assert steps() == ["keep", "suspend", "suspend", "suspend"]
+    registry.suspend()
+    assert states(task) == [TaskState.SUSPENDED]
+    assert steps() == ["resume", "close", "recycle", "close"]
+
+
+def test_a_task_without_state_is_not_recycled(stage: Stage) -> None:
+    bench = Bench(stage, stateless())
+    (task,) = bench.add(IDS[0])
+    bench.registry.initialize_new_tasks()
+    bench.registry.suspend()
+    assert bench.registry.close_non_assigned_suspended_tasks({}, {IDS[0]: INPUT[IDS[0]]}) == {}
+    assert task.state is TaskState.CLOSED
+
+
 def test_a_suspended_task_is_resumed_with_the_same_partitions(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     task, _ = bench.run()
     bench.registry.suspend()

@@ -213,7 +213,7 @@ def test_lost_tasks_do_not_wait_for_the_commit_in_flight(
     sent.member.evict()
     sent.step()
     assert sent.member.asked, "it was waited for"
-    assert not sent.task_manager.commits._committer.is_under_way
+    assert not sent.task_manager.commits.is_pending
 
 
 def test_a_requested_commit_follows_the_one_in_flight(sent: Thread, cluster: DirectKafka, clock: ManualClock) -> None:

@@ -78,13 +78,19 @@ def test_calls_run_beside_their_thread_and_notify_it_when_they_end(stage: Stage)
 def test_each_failed_call_has_a_traceback_of_one_failure(stage: Stage) -> None:
     """The calls share the exception of the lifespan that could not be opened."""
 
+    begun = asyncio.Event()
+
     @asynccontextmanager
     async def closed_service() -> AsyncIterator[None]:
-        await asyncio.sleep(0.01)
+        await begun.wait()
         raise ConnectionError("no session")
         yield
 
+    async def all_have_begun() -> None:
+        begun.set()
+
     calls = [stage.call(never, lifespan=closed_service) for _ in range(20)]
+    stage.call(all_have_begun)
     stage.loop.wait(lambda: all(call.done for call in calls))
     depths, errors = [], set()
     for call in calls:

@@ -13,15 +13,20 @@ from typing import Any
 
 import pytest
 
+from penstock import Serdes, StreamsBuilder
 from penstock.statestore.checkpoints.bucket import Bucket
 from penstock.statestore.checkpoints.manifest import Manifest
 from penstock.statestore.checkpoints.task_checkpoints import TaskCheckpoints
 from penstock.topology.records import TaskId
+from penstock.workers.control.messages import CheckpointStatus
 from penstock.workers.tasks.processor_state_manager import CHECKPOINT_INTERVAL_MS
+from penstock.workers.thread.thread_status import CHECKPOINT_GROUP
 from tests.direct_kafka import DirectKafka
 from tests.manual_clock import ManualClock
 from tests.waiting import eventually
 from tests.workers.counting import CHANGELOG, IN, OUT, counting, counts, feed
+from tests.workers.test_function_metrics import status_of
+from tests.workers.test_task_metrics import measured
 from tests.workers.thread_stage import Application, Stage, Thread
 
 TASK = TaskId(0, 0)
@@ -36,9 +41,10 @@ class Place:
         self.folder, self.stage, self._make = folder, stage, make
         self.checkpoints = TaskCheckpoints(Bucket(f"file://{folder}", "app"), str(TASK))
 
-    def application(self, **config: Any) -> Application:
+    def application(self, topology: Any = None, **config: Any) -> Application:
         times = {"commit_interval_ms": NEVER, "transaction_timeout_ms": NEVER, "penstock_checkpoint_interval_ms": 1}
-        return self._make(counting(), **{"penstock_checkpoint_uri": f"file://{self.folder}", **times, **config})
+        uri = {"penstock_checkpoint_uri": f"file://{self.folder}"}
+        return self._make(topology or counting(), **{**uri, **times, **config})
 
     def manifests(self) -> list[Manifest]:
         found = [each.manifest for each in self.checkpoints.found()]
@@ -176,6 +182,22 @@ def test_deleted_keys_do_not_come_back(place: Place, cluster: DirectKafka, log: 
     assert "keeps tombstones for 86400 s (delete.retention.ms): deleted keys could come back" in log()
 
 
+@pytest.mark.parametrize("ahead_ms", [400_000, -400_000])
+def test_a_clock_that_is_wrong_costs_a_checkpoint_and_not_the_state(
+    place: Place, cluster: DirectKafka, log: Log, ahead_ms: int
+) -> None:
+    """The clock of this host is behind that of the bucket, or the one of the writer was ahead of both."""
+    if ahead_ms < 0:
+        counted = Counted(place, cluster)
+        place.stage.clock.epoch_ms += ahead_ms
+    else:
+        place.stage.clock.epoch_ms += ahead_ms
+        counted = Counted(place, cluster)
+        place.stage.clock.epoch_ms -= ahead_ms
+    assert counted.restart() == ALL
+    assert re.search(r"is not used: it is \d+ s from the future: the clock of this host or of its writer is ", log())
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -271,9 +293,51 @@ def test_a_task_that_leaves_while_it_loads_ends_the_load(place: Place, cluster: 
     thread.until(lambda: thread.task_manager.active.created)
     thread.step()
     assert [text.partition(",")[0] for text in waits(thread)] == ["loading the checkpoint of task 0_0"]
+    shown = status_of(thread).checkpoint
+    assert shown is not None
+    assert (shown.age_seconds, shown.uploads, shown.loading_bytes is None) == (None, 0, False)
     thread.close()
     assert not list((place.stage.state_dir / "app" / "0_0" / "transfers").glob("load/*"))
     assert counted.restart() == TAIL
+
+
+def test_the_status_and_metrics_show_uploads(place: Place, cluster: DirectKafka) -> None:
+    thread = running(place.application(penstock_checkpoint_interval_ms=10_000).thread())
+    assert checkpoint_of(thread).uploads == 0
+    feed(cluster, "ab")
+    thread.step(3)
+    taken = place.take(thread)
+    eventually(lambda: checkpoint_of(thread).uploads == 1, "the upload has ended")
+    place.stage.clock.advance(25_000)
+    thread.step()
+    shown, found = checkpoint_of(thread), measured(thread, CHECKPOINT_GROUP, task_id="0_0")
+    assert shown.bytes == found["bytes"] == taken.total_bytes > 0
+    assert shown.age_seconds == pytest.approx(found["age-seconds"], abs=5)
+    assert found["age-seconds"] >= 25
+    assert found["intervals-missed"] >= 2
+    assert shown.upload_seconds == found["upload-seconds"] >= 0
+    assert (shown.failures, shown.loading_bytes) == (found["failed-uploads-total"], None) == (0, None)
+
+
+def checkpoint_of(thread: Thread) -> CheckpointStatus:
+    found = status_of(thread).checkpoint
+    assert found is not None
+    return found
+
+
+def test_a_task_without_stores_has_no_checkpoints_and_no_age(place: Place, cluster: DirectKafka) -> None:
+    builder = StreamsBuilder()
+    raw: dict[str, Any] = {"key_serde": Serdes.bytes(), "value_serde": Serdes.bytes()}
+    builder.stream(IN, **raw).to(OUT, **raw)
+    thread = running(place.application(builder.build()).thread())
+    feed(cluster, "ab")
+    thread.step(3)
+    place.stage.clock.advance(CHECKPOINT_INTERVAL_MS + 1)
+    thread.commit()
+    assert status_of(thread).checkpoint is None
+    with pytest.raises(AssertionError, match=f"{CHECKPOINT_GROUP} .*: \\[\\]"):
+        measured(thread, CHECKPOINT_GROUP, task_id="0_0")
+    assert place.manifests() == []
 
 
 def test_uploads_leave_no_hard_links(place: Place, cluster: DirectKafka) -> None:
@@ -292,10 +356,43 @@ def test_checkpoints_are_taken_once_per_interval(place: Place, cluster: DirectKa
     place.stage.clock.advance(100_000)  # the first one is due within an interval
     thread.step().commit()
     eventually(lambda: len(place.manifests()) == 1, "the first one is uploaded")
+    eventually(lambda: not is_uploading(thread), "the upload ends")
     feed(cluster, "c")
     place.stage.clock.advance(CHECKPOINT_INTERVAL_MS + 1)
     thread.step(3).commit()
-    checkpoints = thread.task_manager.task_creator.environment.checkpoints
-    assert not checkpoints.is_due(TASK)
+    assert not is_uploading(thread)
     place.stage.clock.advance(100_000)
-    eventually(lambda: checkpoints.is_due(TASK), "the second one is due")
+    thread.step().commit()
+    eventually(lambda: len(place.manifests()) == 2, "the second one is uploaded")
+
+
+def is_uploading(thread: Thread) -> bool:
+    return any(
+        not each.asked.done() for each in thread.task_manager.task_creator.environment.checkpoints._uploads.values()
+    )
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+def test_the_state_of_an_idle_task_is_uploaded_once(place: Place, cluster: DirectKafka, guarantee: str) -> None:
+    thread = running(
+        place.application(penstock_checkpoint_interval_ms=100_000, processing_guarantee=guarantee).thread()
+    )
+    feed(cluster, "ab")
+    thread.step(3).commit()
+    place.stage.clock.advance(CHECKPOINT_INTERVAL_MS + 1)
+    thread.step().commit()
+    assert not is_uploading(thread)
+    assert place.manifests() == []
+    place.stage.clock.advance(100_000)
+    thread.step().commit()
+    eventually(lambda: len(place.manifests()) == 1, "it is uploaded when it is due, although nothing has come since")
+    eventually(lambda: not is_uploading(thread), "the upload ends")
+    for _ in range(3):
+        place.stage.clock.advance(100_000)
+        thread.step().commit()
+        assert not is_uploading(thread)
+    assert len(place.manifests()) == 1
+    status = status_of(thread).checkpoint
+    assert status is not None
+    assert status.age_seconds is not None
+    assert status.age_seconds < 100, "nothing has changed since"

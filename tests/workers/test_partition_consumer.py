@@ -80,3 +80,100 @@ def until_read(consumer: PartitionConsumer) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not consumer.poll(10, 0.05):
         assert time.monotonic() < deadline
+
+
+@pytest.fixture
+def limited(cluster: DirectKafka, clock: ManualClock) -> PartitionConsumer:
+    """A consumer of six records, with a limit at offset 3."""
+    cluster.create_topic("in", 1)
+    for _ in range(6):
+        cluster.append("in", 0, b"k", b"v")
+    consumer = over(DirectReader(cluster, "reader", False))
+    consumer.assign({IN_0: 0})
+    consumer.limit({IN_0: 3})
+    return consumer
+
+
+def offsets(consumer: PartitionConsumer, max_records: int = 10) -> list[int]:
+    return [message.offset() for message in consumer.poll(max_records, 0).get(IN_0, ())]
+
+
+def test_a_partition_is_read_up_to_its_limit_and_then_has_no_lag(limited: PartitionConsumer) -> None:
+    assert offsets(limited) == [0, 1, 2]
+    assert offsets(limited) == []
+    assert (limited.position(IN_0), limited.lag(IN_0)) == (3, 0)
+    assert limited.paused() == {IN_0}
+
+
+def test_records_behind_a_limit_follow_once_each_when_it_moves(limited: PartitionConsumer) -> None:
+    assert offsets(limited) == [0, 1, 2]
+    limited.limit({IN_0: 4})
+    assert (offsets(limited), offsets(limited), limited.position(IN_0)) == ([3], [], 4)
+    limited.limit({})
+    assert (offsets(limited), offsets(limited)) == ([4, 5], [])
+    assert (limited.position(IN_0), limited.paused()) == (6, frozenset())
+
+
+def test_a_partition_that_is_beyond_its_limit_stops_where_it_is(limited: PartitionConsumer) -> None:
+    limited.limit({})
+    assert offsets(limited, 4) == [0, 1, 2, 3]
+    limited.limit({IN_0: 2})
+    assert (offsets(limited), limited.position(IN_0), limited.lag(IN_0)) == ([], 4, 0)
+    limited.limit({IN_0: 5})
+    assert (offsets(limited), limited.position(IN_0)) == ([4], 5)
+
+
+def test_a_limit_holds_for_partitions_that_are_assigned_later(limited: PartitionConsumer) -> None:
+    assert offsets(limited) == [0, 1, 2]
+    limited.unassign([IN_0])
+    limited.assign({IN_0: 1})
+    assert (offsets(limited), limited.position(IN_0)) == ([1, 2], 3)
+    limited.limit({})
+    assert offsets(limited) == [3, 4, 5]
+
+
+def test_a_paused_partition_stays_paused_when_its_limit_ends(limited: PartitionConsumer) -> None:
+    assert offsets(limited) == [0, 1, 2]
+    limited.pause([IN_0])
+    limited.limit({})
+    assert offsets(limited) == []
+    assert limited.paused() == {IN_0}
+    limited.resume([IN_0])
+    assert offsets(limited) == [3, 4, 5]
+
+
+def test_a_resumed_partition_stays_at_its_limit(limited: PartitionConsumer, cluster: DirectKafka) -> None:
+    assert offsets(limited) == [0, 1, 2]
+    limited.pause([IN_0])
+    limited.resume([IN_0])
+    cluster.append("in", 0, b"k", b"v")
+    assert offsets(limited) == []
+    limited.limit({})
+    assert offsets(limited) + offsets(limited) == [3, 4, 5, 6]
+
+
+def test_a_position_behind_the_marker_of_a_transaction_does_not_pass_the_limit(
+    cluster: DirectKafka, clock: ManualClock
+) -> None:
+    """Two applications have the same position then, whichever of them has read the marker."""
+    cluster.create_topic("in", 1)
+    for _ in range(4):
+        cluster.append("in", 0, b"k", b"v")
+    consumer = over(DirectReader(cluster, "reader", False))
+    consumer.assign({IN_0: 0})
+    assert offsets(consumer) == [0, 1, 2, 3]
+    consumer._ends[IN_0] = 5  # as after an end-of-partition event behind a marker
+    assert consumer.position(IN_0) == 5
+    consumer.limit({IN_0: 4})
+    assert consumer.position(IN_0) == 4
+
+
+def test_records_that_are_kept_are_not_behind_the_position(limited: PartitionConsumer) -> None:
+    """A commit between the end of a limit and the next poll must not skip them, although the end was reported."""
+    assert offsets(limited) == [0, 1, 2]
+    limited.limit({IN_0: 5})
+    assert limited.position(IN_0) == 3
+    limited.limit({})
+    assert (limited.position(IN_0), limited.lag(IN_0)) == (3, 3)
+    assert offsets(limited) == [3, 4, 5]
+    assert (limited.position(IN_0), limited.lag(IN_0)) == (6, 0)

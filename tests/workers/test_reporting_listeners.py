@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import Command, ListenerCall, Report
 from penstock.workers.restore.listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
-from penstock.workers.restore.reporting_listeners import reporting
+from penstock.workers.restore.reporting_listeners import ReportingRestoreListener, ReportingUpdateListener
 
 PARTITION = TopicPartition("app-store-changelog", 0)
 
@@ -30,10 +31,8 @@ class Reports:
 
 def test_each_call_is_reported_with_its_arguments() -> None:
     reports = Reports()
-    restore = reporting(StateRestoreListener(), "restore", reports)
-    standby = reporting(StandbyUpdateListener(), "standby", reports)
-    restore.on_restore_start(PARTITION, "store", 0, 7)
-    standby.on_update_suspended(PARTITION, "store", 3, None, SuspendReason.PROMOTED)
+    ReportingRestoreListener(reports).on_restore_start(PARTITION, "store", 0, 7)
+    ReportingUpdateListener(reports).on_update_suspended(PARTITION, "store", 3, None, SuspendReason.PROMOTED)
     assert reports.all == [
         ListenerCall("restore", "on_restore_start", (PARTITION, "store", 0, 7)),
         ListenerCall("standby", "on_update_suspended", (PARTITION, "store", 3, None, SuspendReason.PROMOTED)),
@@ -41,11 +40,13 @@ def test_each_call_is_reported_with_its_arguments() -> None:
 
 
 def test_every_method_of_both_listeners_is_reported() -> None:
-    restore, standby = StateRestoreListener(), StandbyUpdateListener()
-    for given, made in (
-        (restore, reporting(restore, "any", Reports())),
-        (standby, reporting(standby, "any", Reports())),
+    """With all arguments, in the order in which the supervisor passes them to the user's listener."""
+    for base, name, listener in (
+        (StateRestoreListener, "restore", ReportingRestoreListener(reports := Reports())),
+        (StandbyUpdateListener, "standby", ReportingUpdateListener(reports)),
     ):
-        methods = {name for name in vars(type(given)) if name.startswith("on_")}
-        assert methods
-        assert methods <= vars(made).keys()
+        for method in [method for method in vars(base) if method.startswith("on_")]:
+            count = len(inspect.signature(getattr(listener, method)).parameters)
+            getattr(listener, method)(*range(count))
+            assert reports.all[-1] == ListenerCall(name, method, tuple(range(count)))
+    assert len(reports.all) == 7

@@ -95,6 +95,20 @@ def test_a_suspended_task_that_is_assigned_again_resumes(thread: Thread, cluster
     assert thread.consumer.positions.keys() == ALL
 
 
+def test_a_standby_task_that_a_failed_rebalance_left_suspended_resumes(thread: Thread) -> None:
+    manager = thread.task_manager
+    manager.set_assignment_metadata({TASK: PARTITIONS[TASK]}, {OTHER: PARTITIONS[OTHER]})
+    manager.create_tasks(PARTITIONS[TASK])
+    restored(thread)
+    standby = manager.standby.running[OTHER]
+    manager.suspend_tasks_and_state({TASK}, {OTHER})
+    manager.handle_lost_all()  # as if the group had refused the commit
+    manager.set_assignment_metadata({}, {OTHER: PARTITIONS[OTHER]})
+    manager.create_tasks(())
+    assert manager.standby.running == {OTHER: standby}
+    assert not manager.active.all_tasks()
+
+
 def test_standby_tasks_are_created_too(thread: Thread, caplog: pytest.LogCaptureFixture) -> None:
     manager = thread.task_manager
     manager.set_assignment_metadata({}, PARTITIONS)

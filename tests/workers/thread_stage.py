@@ -29,13 +29,14 @@ class Control:
     def __init__(self) -> None:
         self.commands: list[Command] = []
         self.reports: list[Report] = []
+        self.wake: Callable[[], None] = lambda: None
 
     def poll_commands(self) -> list[Command]:
         commands, self.commands = self.commands, []
         return commands
 
     def wakes_by(self, wake: Callable[[], None]) -> None:
-        pass
+        self.wake = wake
 
     def report(self, report: Report) -> None:
         self.reports.append(report)
@@ -110,7 +111,7 @@ class Thread:
         The session of its member has timed out.
         """
         manager = self.thread.task_manager
-        for task in (*manager.active.all_tasks().values(), *manager.standby.all_tasks().values()):
+        for task in manager.all_tasks().values():
             task.state_manager.close()
         self.thread.task_manager.state_directory.close()
         self.thread._states.state = StreamThreadState.DEAD

@@ -220,7 +220,10 @@ class ErrorHandling:
             )
 
     def _warn_of_unsent(self, name: str, response: Response) -> None:
-        """Each process has the global stores, and would write the same dead letters; Kafka Streams writes none."""
+        """Log dead letters of global stores, which are not written: each process would write the same ones.
+
+        Kafka Streams writes none either.
+        """
         message = self.task.message
         for letter in response.dead_letter_queue_records:
             logger.warning(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -25,6 +25,8 @@ PROCESSING = "processing.exception.handler"
 GLOBAL_PROCESSING = "processing.exception.handler.global.enabled"
 PRODUCTION = "production.exception.handler"
 DEAD_LETTER_TOPIC = "errors.dead.letter.queue.topic.name"
+#: What is put before the name of every topic that the application writes, dead letters included.
+SINK_PREFIX = "penstock.sink.prefix"
 #: The prefix of a dead letter's own headers, as in Kafka Streams.
 LETTER_HEADER = "__streams.errors."
 DEAD_LETTER_TRACE_BYTES = "penstock.dead.letter.stacktrace.max.bytes"
@@ -168,23 +170,27 @@ _WORDS: Mapping[str, type[LogAndFail]] = {
 
 
 def configured_handler(config: Mapping[str, Any], key: str) -> Handler:
-    """Return the handler that a configuration key names; raises ConfigError if it names none."""
-    configured = config.get(key) or "fail"
+    """Return the handler that a configuration key names; raises ConfigError if it names none.
+
+    Its dead letters go to topics with the prefix of sinks.
+    """
+    configured, prefix = config.get(key) or "fail", config.get(SINK_PREFIX, "")
     if isinstance(configured, str):
         if configured not in _WORDS:
             raise ConfigError(
                 f"{key}={configured!r} is not a handler: use log_and_fail, log_and_continue or module:attribute"
             )
         trace_bytes = config.get(DEAD_LETTER_TRACE_BYTES, _TEXT_BYTES)
-        return _WORDS[configured](config.get(DEAD_LETTER_TOPIC), trace_bytes)
+        topic = config.get(DEAD_LETTER_TOPIC)
+        return _WORDS[configured](None if topic is None else prefix + topic, trace_bytes)
     handler = configured() if isinstance(configured, type) else configured
     configure = getattr(handler, "configure", None)
     if configure is not None:
         configure(config)
-    return _checked(key, getattr(handler, "handle_error", handler))
+    return _checked(key, getattr(handler, "handle_error", handler), prefix)
 
 
-def _checked(key: str, handle: object) -> Handler:
+def _checked(key: str, handle: object, prefix: str) -> Handler:
     if not callable(handle):
         raise ConfigError(
             f"{key} needs a function, or a class with handle_error(context, record, exception), not {handle!r}"
@@ -198,7 +204,10 @@ def _checked(key: str, handle: object) -> Handler:
                 f"Fatal user code error in {key} at {context.processor_node_id}: {error}"
             ) from error
         if isinstance(found, Response):
-            return found
+            if not prefix:
+                return found
+            letters = found.dead_letter_queue_records
+            return Response(found.result, [replace(letter, topic=prefix + letter.topic) for letter in letters])
         try:
             return Response(Result(found))
         except ValueError:

@@ -45,7 +45,7 @@ IdleTimeoutLike = Duration | IdleTimeout | None
 
 
 def as_idle_timeout(given: IdleTimeoutLike) -> IdleTimeout | None:
-    """Return it as an IdleTimeout."""
+    """Return an idle timeout that was given as a duration or an IdleTimeout."""
     return given if given is None or isinstance(given, IdleTimeout) else IdleTimeout(given)
 
 

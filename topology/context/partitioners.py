@@ -74,7 +74,7 @@ Partitioner: TypeAlias = Callable[[str, Any, Any, int], Chosen] | StreamPartitio
 
 
 def check_partitioner(given: object, what: str) -> None:
-    """Raise TopologyError unless given is a partitioner or None; what names it with its operator."""
+    """Raise TopologyError unless an argument is a partitioner or None. what: its name and operator, for the message."""
     if isinstance(given, type) and issubclass(given, StreamPartitioner):
         raise TopologyError(f"{what} must be an object, got the class: {given.__name__}()")
     check_function(given.partitions if isinstance(given, StreamPartitioner) else given, what, optional=True)

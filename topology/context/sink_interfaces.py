@@ -2,7 +2,7 @@
 
 A sink keeps the offsets of a task's input beside the rows, and writes both in one transaction. So the transaction says
 what has been written: after a crash the task continues at the stored offset, and a task that is not the owner any more
-cannot write. Penstock's own; what Kafka Connect calls a sink connector with exactly-once support.
+cannot write. Kafka Streams has no such sinks; Kafka Connect calls them sink connectors with exactly-once support.
 """
 
 from __future__ import annotations

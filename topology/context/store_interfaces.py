@@ -221,15 +221,15 @@ class WindowRows(NamedTuple):
     segments: SegmentTimes
 
 
-class TimestampedRows(NamedTuple):
-    """A store's rows, 8 bytes of timestamp and the value, for the kernel's nodes.
+class NodeRows(NamedTuple):
+    """A store's rows, for the kernel's nodes: 8 bytes of timestamp and the value; of sessions the value alone.
 
     key_serde, value_serde, encode_key, encode_value, decode_value: between objects that are not None and bytes; a
     function is None if they are the same.
     exact_value, exact_value_type: as of the value's Serde.
     log_headers: whether the changelog gets the record's headers, with values and with tombstones.
     buffer: where they are between two commits. Each change has to be written to the changelog first, as
-    StoredRows does in kernel/nodes.pyx.
+    StoredRows does in kernel/table_nodes.pyx.
     """
 
     key_serde: Serde[Any]

@@ -27,7 +27,7 @@ K_contra = TypeVar("K_contra", contravariant=True, default=Any)
 
 
 class Closeable(ABC):
-    """Rows that were read, with ``close``, which ``with`` calls."""
+    """Rows to iterate over; ``close``, or the end of a ``with`` block, ends the read."""
 
     __slots__ = ()
 

@@ -134,7 +134,7 @@ class Rebalancer:
                 self.enforce_rebalance("the group rebalances")
             case Assigned():
                 with self._traced():
-                    self._on_assigned(self.assignor.on_assignment(event))
+                    self._apply(self.assignor.on_assignment(event))
             case Lost():
                 self.log.warning("This thread is no longer a member of its group: %s", event.reason)
                 self.lose()
@@ -159,7 +159,8 @@ class Rebalancer:
             }
             self.spans.record("rebalance", began, attributes, failed)
 
-    def _on_assigned(self, assignment: Assignment) -> None:
+    def _apply(self, assignment: Assignment) -> None:
+        """Revoke the tasks that leave, then assign; task_state.py has the table of what happens to the tasks here."""
         task_manager = self.task_manager
         if assignment.error is AssignorError.NONE:
             task_manager.partitions_by_host = assignment.partitions_by_host

@@ -16,6 +16,8 @@ from penstock.topology.graph.internal_topology_builder import InternalTopologyBu
 from penstock.topology.graph.processor_topology import ProcessorTopology
 
 from .assignment.topics_info import TopicsInfo, topics_infos
+from .streams_metadata import store_topics
+from .topic_names import TopicNames
 
 #: Requests all topics with their partition counts from the brokers.
 TopicCounts = Callable[[], Mapping[str, int]]
@@ -30,6 +32,7 @@ class BuiltTopologies:
         self._topic_counts = topic_counts
         self._known = self._matching(topic_counts()) if builder.source_patterns() else frozenset()
         self._topologies = builder.build_subtopologies(config, self._known)
+        self._store_topics: Mapping[str, frozenset[str]] | None = None
 
     def __iter__(self) -> Iterator[ProcessorTopology]:
         return iter(self._topologies)
@@ -46,6 +49,16 @@ class BuiltTopologies:
         if known != self._known:
             self._known = known
             self._topologies = self._builder.build_subtopologies(self._config, known)
+            self._store_topics = None
+
+    def store_topics(self, names: TopicNames) -> Mapping[str, frozenset[str]]:
+        """Return, for each store with input, the full names of the topics whose records reach it.
+
+        They are kept, because each read of a key needs them. names: those of this application, always the same.
+        """
+        if self._store_topics is None:
+            self._store_topics = store_topics(self, names)
+        return self._store_topics
 
     def read_topics(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Return the cluster's topics that are read here, with their partition counts."""

@@ -44,7 +44,7 @@ class TaskOffsetReporter:
         self._last_ms = now_ms
         sums = self._task_manager.task_offset_sums()
         known = {task_id: at for task_id, at in sums.items() if at not in (LATEST_OFFSET, UNKNOWN_OFFSET_SUM)}
-        tasks = self._task_manager.standby.all_tasks() | self._task_manager.active.all_tasks()
+        tasks = self._task_manager.all_tasks()
         ends = {
             task_id: at + self._changelog_reader.progress(tasks[task_id])[0]
             for task_id, at in known.items()

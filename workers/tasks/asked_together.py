@@ -19,7 +19,7 @@ A = TypeVar("A")
 class AskedTogether(Generic[A]):
     """ask(partitions): requests the answers; may leave out partitions that only ``together`` names.
 
-    what: names the answers in log lines.
+    what: the answers' name in log lines.
     """
 
     def __init__(

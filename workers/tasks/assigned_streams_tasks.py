@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 
 from penstock.clients.group.membership import RetriableCommitError
 from penstock.clients.log_context import PrefixedLogger, listed
@@ -82,20 +81,26 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
         tasks = [task for task in self.running.values() if task.has_work]
         if any(task.records_waiting for task in tasks):
             for task in tasks:
-                with self.interruptible(task, "process"):
+                try:
                     task.pass_on()
+                except Exception as error:  # noqa: BLE001  raised or noted there
+                    self.on_interrupted(task, "process", error)
             tasks.sort(key=lambda task: task.records_waiting)
         for task in tasks:
-            with self.interruptible(task, "process"):
+            try:
                 processed += task.process(max_records)
+            except Exception as error:  # noqa: BLE001
+                self.on_interrupted(task, "process", error)
         return processed
 
     def punctuate(self) -> int:
         """Run due punctuations of every running task, by stream time and wall clock. Returns how many ran."""
         punctuated = 0
         for task in [task for task in self.running.values() if task.has_punctuations]:
-            with self.interruptible(task, "punctuate"):
+            try:
                 punctuated += task.maybe_punctuate_stream_time() + task.maybe_punctuate_system_time()
+            except Exception as error:  # noqa: BLE001
+                self.on_interrupted(task, "punctuate", error)
         return punctuated
 
     def maybe_commit_per_user_requested(self, commit: Callable[[Collection[StreamTask]], int]) -> int:
@@ -136,15 +141,12 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
         """Return a description of the tasks by state."""
         return super().describe(indent) + self._describe(self.restoring, indent, "Restoring:")
 
-    @contextmanager
-    def interruptible(self, task: StreamTask, name: str) -> Iterator[None]:
-        """As ``acting``, but a task whose user's code gets no answer from a broker must be reopened.
+    def on_interrupted(self, task: StreamTask, name: str, error: Exception) -> None:
+        """As ``on_failed``, but a task whose user's code gets no answer from a broker is noted: it must be reopened.
 
         Raises TaskTimeoutError if there was none for task.timeout.ms.
         """
-        try:
-            with self.acting(task, name):
-                yield
-        except BrokerUnavailableError as error:
-            self.timeouts.failed([task.task_id], f"a request of the user's code ({name})", error)
-            self.interrupted.add(task.task_id)
+        if not isinstance(error, BrokerUnavailableError):
+            self.on_failed(task, name, error)
+        self.timeouts.failed([task.task_id], f"a request of the user's code ({name})", error)
+        self.interrupted.add(task.task_id)

@@ -5,8 +5,8 @@ A task holds its own state; Kafka's registries (created, restoring, running, sus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Generic, NoReturn, TypeVar
 
 from penstock.clients.log_context import PrefixedLogger, listed
@@ -15,25 +15,20 @@ from penstock.topology.records import TaskId, TopicPartition
 
 from .processor_state_manager import RecycledStores
 from .task import Task
-from .task_state import TaskState
+from .task_state import STEPS, Step, TaskState
 
 T = TypeVar("T", bound=Task)
 
+#: The input partitions of each task.
+TaskPartitions = Mapping[TaskId, Collection[TopicPartition]]
+NO_TASKS: TaskPartitions = MappingProxyType({})
 
-class FirstError:
-    """Collects the errors of a series of actions that continues after an error; the first one is raised at the end."""
 
-    def __init__(self) -> None:
-        self.error: Exception | None = None
-
-    def note(self, error: Exception | None) -> None:
-        """Keep the error if it is the first."""
-        self.error = self.error or error
-
-    def reraise(self) -> None:
-        """Raise the first error, if there was one."""
-        if self.error is not None:
-            raise self.error
+def raise_first(errors: Iterable[Exception | None]) -> None:
+    """Raise the first error of a series of actions that has continued after errors; None: an action without one."""
+    for error in errors:
+        if error is not None:
+            raise error
 
 
 class AssignedTasks(Generic[T]):
@@ -45,41 +40,36 @@ class AssignedTasks(Generic[T]):
         self._tasks: dict[TaskId, T] = {}
         self._by_partition: dict[TopicPartition, T] = {}
 
-    def in_state(self, *states: TaskState) -> dict[TaskId, T]:
-        """Return the tasks that are in one of these states."""
-        return {task_id: task for task_id, task in self._tasks.items() if task.state in states}
-
     @property
     def created(self) -> dict[TaskId, T]:
         """Tasks whose stores are not open yet."""
-        return self.in_state(TaskState.CREATED)
+        return {task_id: task for task_id, task in self._tasks.items() if task.state is TaskState.CREATED}
 
     @property
     def restoring(self) -> dict[TaskId, T]:
         """Tasks with open stores that are not ready to run."""
-        return self.in_state(TaskState.RESTORING)
+        return {task_id: task for task_id, task in self._tasks.items() if task.state is TaskState.RESTORING}
 
     @property
     def running(self) -> dict[TaskId, T]:
         """Tasks that process records, or (standby) read their changelogs."""
-        return self.in_state(TaskState.RUNNING)
+        return {task_id: task for task_id, task in self._tasks.items() if task.state is TaskState.RUNNING}
 
     @property
     def suspended(self) -> dict[TaskId, T]:
         """Tasks that wait, with open stores, for the end of a rebalance."""
-        return self.in_state(TaskState.SUSPENDED)
+        return {task_id: task for task_id, task in self._tasks.items() if task.state is TaskState.SUSPENDED}
 
     def add_new_task(self, task: T) -> None:
         """Register a task that is not initialized yet."""
         self._tasks[task.task_id] = task
         self._by_partition.update(dict.fromkeys(task.input_partitions | task.changelog_partitions, task))
 
-    def _forget(self, tasks: Iterable[T]) -> None:
-        for task in tasks:
-            del self._tasks[task.task_id]
-            for partition in task.input_partitions | task.changelog_partitions:
-                if self._by_partition.get(partition) is task:
-                    del self._by_partition[partition]
+    def _forget(self, task: T) -> None:
+        del self._tasks[task.task_id]
+        for partition in task.input_partitions | task.changelog_partitions:
+            if self._by_partition.get(partition) is task:
+                del self._by_partition[partition]
 
     def uninitialized_partitions(self) -> set[TopicPartition]:
         """Return the input partitions of new tasks with state stores."""
@@ -133,85 +123,109 @@ class AssignedTasks(Generic[T]):
         """Return the ids of the tasks in all states."""
         return set(self._tasks)
 
+    # -- assignment
+
+    def next_steps(self, assigned: TaskPartitions, in_other_role: TaskPartitions = NO_TASKS) -> dict[TaskId, Step]:
+        """Return the next step of each task, by the table in task_state.py.
+
+        assigned: the tasks of this type that the thread has from now on. in_other_role: its tasks of the other type.
+        """
+        steps = {}
+        for task_id, task in self._tasks.items():
+            step = STEPS[task.state]
+            if set(assigned.get(task_id, ())) == task.input_partitions:
+                steps[task_id] = step.stays
+            elif task.has_state_stores and set(in_other_role.get(task_id, ())) == task.input_partitions:
+                steps[task_id] = step.changes_role
+            else:
+                steps[task_id] = step.leaves
+        return steps
+
+    def leaving(self, assigned: TaskPartitions) -> set[TaskId]:
+        """Return the ids of the tasks that are no longer assigned, or with other partitions."""
+        steps = self.next_steps(assigned)
+        return {task_id for task_id, step in steps.items() if step not in (Step.KEEP, Step.RESUME)}
+
     def suspend(self, task_ids: Collection[TaskId] | None = None) -> None:
-        """Suspend running tasks and close the others; None: all tasks.
+        """Suspend running tasks and close those that do not run yet, which have nothing to commit; None: all tasks.
 
         Raises the first error, after all tasks have been handled.
         """
-        first = FirstError()
-        running, restoring, created = (
-            {task_id: task for task_id, task in tasks.items() if task_ids is None or task_id in task_ids}
-            for tasks in (self.running, self.restoring, self.created)
-        )
-        self.log.trace("Suspending running %s %s", self.task_type_name, listed(running))
-        self.suspend_tasks(running.values(), first)
-        for state, tasks in (("restoring", restoring), ("created", created)):
-            self.log.trace("Close %s %s %s", state, self.task_type_name, listed(tasks))
-            self.close_non_running_tasks(tasks.values(), first)
-        first.reraise()
+        errors: list[Exception | None] = []
+        for state in (TaskState.RUNNING, TaskState.RESTORING, TaskState.CREATED):
+            ids = self._tasks.keys() if task_ids is None else task_ids
+            tasks = {task_id: task for task_id, task in self._tasks.items() if task_id in ids and task.state is state}
+            if STEPS[state].leaves is Step.SUSPEND:
+                self.log.trace("Suspending running %s %s", self.task_type_name, listed(tasks))
+                errors += self.suspend_tasks(tasks.values())
+            else:
+                self.log.trace("Close %s %s %s", state.name.lower(), self.task_type_name, listed(tasks))
+                errors += self.close_non_running_tasks(tasks.values())
+        raise_first(errors)
 
-    def suspend_tasks(self, tasks: Iterable[T], first: FirstError) -> None:
-        """Suspend tasks; close those that cannot be suspended."""
-        for task in tasks:
-            try:
-                task.suspend()
-            except TaskMigratedError:
-                # The thread is already rebalancing or shutting down, so nothing else is necessary.
-                self.log.info(
-                    "Failed to suspend %s %s since it got migrated to another thread already. "
-                    "Closing it as zombie and move on.",
-                    self.task_type_name,
-                    task.task_id,
-                )
-                first.note(self.close_zombie_task(task))
-                self._forget([task])
-            except Exception as error:
-                self.log.exception(
-                    "Suspending %s %s failed due to the following error:", self.task_type_name, task.task_id
-                )
-                first.note(error)
-                self.close_zombie_task(task)
-                self._forget([task])
+    def suspend_tasks(self, tasks: Iterable[T]) -> list[Exception | None]:
+        """Suspend tasks; close those that cannot be suspended. Returns their errors."""
+        return [self._suspend(task) for task in tasks]
 
-    def close_non_running_tasks(self, tasks: Iterable[T], first: FirstError) -> None:
-        """Close tasks that have not processed anything and have nothing to commit."""
-        for task in tasks:
-            try:
-                task.close(clean=False)
-            except Exception as error:
-                self.log.exception("Failed to close %s, %s", self.task_type_name, task.task_id)
-                first.note(error)
-            self._forget([task])
+    def close_non_running_tasks(self, tasks: Iterable[T]) -> list[Exception | None]:
+        """Close tasks that have not processed anything and have nothing to commit. Returns their errors."""
+        return [self._close(task, False, "Failed to close %s, %s") for task in tasks]
 
-    def close_non_assigned_suspended_tasks(self, new_assignment: Mapping[TaskId, Collection[TopicPartition]]) -> None:
-        """Close suspended tasks that are no longer assigned, or assigned with other partitions."""
-        for task in self.suspended.values():
-            if set(new_assignment.get(task.task_id, ())) == task.input_partitions:
-                continue
-            self.log.debug("Closing suspended and not re-assigned %s %s", self.task_type_name, task.task_id)
-            try:
-                task.close(clean=True)
-            except Exception:
-                self.log.exception(
-                    "Failed to remove suspended %s %s due to the following error:", self.task_type_name, task.task_id
-                )
-                task.close(clean=False)
-            self._forget([task])
+    def _suspend(self, task: T) -> Exception | None:
+        """Suspend a task; close it if it cannot be suspended. Returns the error."""
+        try:
+            task.suspend()
+        except TaskMigratedError:
+            # The thread is already rebalancing or shutting down, so nothing else is necessary.
+            self.log.info(
+                "Failed to suspend %s %s since it got migrated to another thread already. "
+                "Closing it as zombie and move on.",
+                self.task_type_name,
+                task.task_id,
+            )
+            return self.close_zombie_task(task)
+        except Exception as error:
+            self.log.exception("Suspending %s %s failed due to the following error:", self.task_type_name, task.task_id)
+            self.close_zombie_task(task)
+            return error
+        return None
 
-    def recycle_suspended(
-        self, successors: Mapping[TaskId, Collection[TopicPartition]]
+    def _close(self, task: T, clean: bool, failed: str) -> Exception | None:
+        """Close and unregister a task; one that fails is closed dirty. failed: is logged then. Returns the error."""
+        try:
+            task.close(clean)
+        except Exception as error:
+            self.log.exception(failed, self.task_type_name, task.task_id)
+            self.log.info("Try to close %s %s unclean.", self.task_type_name, task.task_id)
+            self.close_zombie_task(task)
+            return error
+        self._forget(task)
+        return None
+
+    def close_non_assigned_suspended_tasks(
+        self, new_assignment: TaskPartitions, in_other_role: TaskPartitions = NO_TASKS
     ) -> dict[TaskId, RecycledStores]:
-        """Close the suspended tasks that continue here in the other role, and return their open stores."""
+        """Close the suspended tasks that do not stay; see next_steps.
+
+        Returns the open stores of those that continue here in the other role.
+        """
         recycled = {}
-        for task in self.suspended.values():
-            if set(successors.get(task.task_id, ())) == task.input_partitions and task.has_state_stores:
-                self.log.debug("Recycling suspended %s %s", self.task_type_name, task.task_id)
-                self._forget([task])
-                recycled[task.task_id] = task.recycle()
+        steps = self.next_steps(new_assignment, in_other_role)
+        for task_id, task in self.suspended.items():
+            if steps[task_id] is Step.RECYCLE:
+                self.log.debug("Recycling suspended %s %s", self.task_type_name, task_id)
+                self._forget(task)
+                recycled[task_id] = task.recycle()
+            elif steps[task_id] is Step.CLOSE:
+                self.log.debug("Closing suspended and not re-assigned %s %s", self.task_type_name, task_id)
+                self._close(task, True, "Failed to remove suspended %s %s due to the following error:")
         return recycled
 
     def maybe_resume_suspended_task(self, task_id: TaskId, partitions: Collection[TopicPartition]) -> bool:
-        """Resume a suspended task that is assigned with the same partitions. Returns whether it was resumed."""
+        """Resume a suspended task that is assigned with the same partitions. Returns whether it was resumed.
+
+        A rebalance leaves one behind that was interrupted by an error after it had suspended its tasks.
+        """
         task = self.suspended.get(task_id)
         if task is None:
             return False
@@ -227,37 +241,37 @@ class AssignedTasks(Generic[T]):
         try:
             task.resume()
             self.transition_to_running(task)
-        except TaskMigratedError:
-            error = self.close_zombie_task(task)
-            self._forget([task])
-            if error is not None:
-                raise error from None
-            raise
+        except TaskMigratedError as error:
+            self.remove_zombie(task, error)
         self.log.trace("resuming suspended %s %s", self.task_type_name, task_id)
         return True
 
-    def apply_to_running_tasks(self, action: Callable[[T], None], name: str = "commit") -> None:
-        """Call action for every running task. name: of the action, for log lines.
+    # -- actions on running tasks
+
+    def apply_to_running_tasks(self, action: Callable[[T], None]) -> None:
+        """Call action, which is part of a commit, for every running task.
 
         Raises the error of a migrated task immediately; otherwise the first error, after all tasks.
         """
-        first = FirstError()
+        errors: list[Exception] = []
         for task in self.running.values():
             try:
-                with self.acting(task, name):
-                    action(task)
-            except TaskMigratedError:
-                raise
-            except Exception as error:  # noqa: BLE001  raised below
-                first.note(error)
-        first.reraise()
+                action(task)
+            except Exception as failed:  # noqa: BLE001  raised below
+                try:
+                    self.on_failed(task, "commit", failed)
+                except TaskMigratedError:
+                    raise
+                except Exception as error:  # noqa: BLE001
+                    errors.append(error)
+        raise_first(errors)
 
-    @contextmanager
-    def acting(self, task: T, name: str) -> Iterator[None]:
-        """Log the errors of an action on a task, and close it as a zombie if it has migrated. All errors are raised."""
-        try:
-            yield
-        except TaskMigratedError as error:
+    def on_failed(self, task: T, name: str, error: Exception) -> NoReturn:
+        """Log the error of an action on a running task, and raise it. A migrated task is closed as a zombie.
+
+        name: of the action, for log lines. Call it while the error is handled.
+        """
+        if isinstance(error, TaskMigratedError):
             self.log.info(
                 "Failed to %s %s %s since it got migrated to another thread already. "
                 "Closing it as zombie before triggering a new rebalance.",
@@ -266,26 +280,26 @@ class AssignedTasks(Generic[T]):
                 task.task_id,
             )
             self.remove_zombie(task, error)
-        except BrokerUnavailableError:
-            raise  # tried again
-        except Exception as error:
+        if not isinstance(error, BrokerUnavailableError):  # which is tried again
             task.state_manager.raise_if_corrupted(error)
             self.log.exception(
                 "Failed to %s %s %s due to the following error:", name, self.task_type_name, task.task_id
             )
-            raise
+        raise error
 
     def remove_zombie(self, task: T, error: TaskMigratedError) -> NoReturn:
         """Close a running task that belongs to another thread, unregister it, and raise the error with the task set."""
         failure = self.close_zombie_task(task)
-        self._forget([task])
         if failure is not None:
             raise failure from error
         error.task = error.task or task
         raise error
 
+    # -- end
+
     def close_zombie_task(self, task: T) -> Exception | None:
-        """Close a task dirty. Returns the error, if any."""
+        """Close a task dirty, and unregister it. Returns the error, if any."""
+        self._forget(task)
         try:
             task.close(clean=False)
         except Exception as error:  # noqa: BLE001  the caller decides
@@ -297,31 +311,20 @@ class AssignedTasks(Generic[T]):
 
     def close(self, clean: bool) -> None:
         """Close and unregister all tasks; a task that fails is closed dirty. Raises the first error."""
-        first = FirstError()
-        for task in self._tasks.values():
-            try:
-                task.close(clean)
-            except Exception as error:
-                self.log.exception(
-                    "Failed while closing %s %s due to the following error:", self.task_type_name, task.task_id
-                )
-                self.log.info("Try to close %s %s unclean.", self.task_type_name, task.task_id)
-                first.note(error)
-                self.close_zombie_task(task)
+        failed = "Failed while closing %s %s due to the following error:"
+        errors = [self._close(task, clean, failed) for task in self.all_tasks().values()]
         self.clear()
-        first.reraise()
-
-    def close_dirty(self, task_ids: Collection[TaskId]) -> None:
-        """Close tasks in any state without a commit, and unregister them."""
-        tasks = [task for task_id, task in self._tasks.items() if task_id in task_ids]
-        for task in tasks:
-            self.close_zombie_task(task)
-        self._forget(tasks)
+        raise_first(errors)
 
     def clear(self) -> None:
         """Forget all tasks."""
         self._tasks.clear()
         self._by_partition.clear()
+
+    def close_dirty(self, task_ids: Collection[TaskId]) -> None:
+        """Close tasks in any state without a commit, and unregister them."""
+        for task in [task for task_id, task in self._tasks.items() if task_id in task_ids]:
+            self.close_zombie_task(task)
 
     def describe(self, indent: str = "") -> str:
         """Return a text that lists the tasks by state."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 import threading
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from penstock.clients.cluster.offsets import EARLIEST, LATEST
 from penstock.clients.errors import BrokerError, RetriableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
-from penstock.statestore.checkpoints.fitness import ChangelogNow
+from penstock.statestore.checkpoints.fitness import ChangelogNow, facts_of_stores
 from penstock.statestore.checkpoints.manifest import InputPosition, Manifest, StoredStore
 from penstock.statestore.checkpoints.transfer_process import TransferFailedError, TransferProcess
 from penstock.statestore.directory.state_directory import STORES_DIRECTORY, TRANSFERS_DIRECTORY, has_stores
@@ -36,6 +36,7 @@ from penstock.topology.errors import LockError, StreamsError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock_distribution import version
 
+from ..control.messages import CheckpointStatus
 from .topic_partition_metadata import TOPIC_MARK, TopicPartitionMetadata
 
 #: Transfers of one stream thread that run at a time; others wait.
@@ -137,6 +138,8 @@ class Checkpoints:
         #: Checkpoints that were loaded for a task that has not run since: their stores may be unusable.
         self._tried: dict[TaskId, set[str]] = {}
         self._next_ms: dict[TaskId, int] = {}
+        #: How much the task had done at its last checkpoint that was uploaded.
+        self._uploaded_work: dict[TaskId, int] = {}
         self.figures: dict[TaskId, CheckpointFigures] = {}
 
     @property
@@ -151,26 +154,38 @@ class Checkpoints:
         self._tried.pop(task_id, None)
 
     def started(self, task_id: TaskId) -> None:
-        """Note that an active task runs: its next checkpoint is due within an interval, if they are enabled.
+        """Note that an active task with stores runs: its next checkpoint is due within an interval.
 
-        The tasks of an application are spread over the interval.
+        The tasks of an application are spread over the interval. Does nothing without a URI.
         """
         if not self.enabled:
             return
         now_ms = self._clock.monotonic_ms()
         self.proved(task_id)
+        self._uploaded_work.pop(task_id, None)
         part = zlib.crc32(f"{self.settings.application_id} {task_id}".encode()) / 2**32
         self._next_ms[task_id] = now_ms + int(self.settings.interval_ms * part)
         figures = self.figures.setdefault(task_id, CheckpointFigures(now_ms))
         figures.last_ms = now_ms
 
-    def is_due(self, task_id: TaskId) -> bool:
-        """Whether the next commit with the ends of all changelogs should take a checkpoint."""
+    def is_due(self, task_id: TaskId, work: int) -> bool:
+        """Whether a commit with the ends of all changelogs should take a checkpoint now.
+
+        work: how much the task has done since it runs. If that is no more than at its last checkpoint, this one counts
+        as one of now.
+        """
+        now_ms = self._clock.monotonic_ms()
         next_ms = self._next_ms.get(task_id)
-        if next_ms is None or self._clock.monotonic_ms() < next_ms:
+        if next_ms is None or now_ms < next_ms:
             return False
         running = self._uploads.get(task_id)
-        return running is None or running.asked is None or running.asked.done()
+        if running is not None and running.asked is not None and not running.asked.done():
+            return False
+        if self._uploaded_work.get(task_id) == work:
+            self._next_ms[task_id] = now_ms + self.settings.interval_ms
+            self.figures[task_id].last_ms = now_ms
+            return False
+        return True
 
     def take(
         self,
@@ -178,10 +193,11 @@ class Checkpoints:
         stores: Mapping[str, StateStore],
         inputs: Mapping[TopicPartition, OffsetAndMetadata],
         topic_ids: Mapping[str, bytes],
+        work: int,
     ) -> None:
         """Make hard links of the stores' files as of the commit that was just made, and start to upload them.
 
-        inputs: the committed offsets of the task's inputs. Failures are logged: processing continues.
+        inputs: the committed offsets of the task's inputs. work: see is_due. Failures are logged: processing continues.
         """
         self._next_ms[of.task_id] = self._clock.monotonic_ms() + self.settings.interval_ms
         directory = of.directory / TRANSFERS_DIRECTORY / _UPLOAD
@@ -202,7 +218,7 @@ class Checkpoints:
             "keep": self.settings.keep,
         }
         transfer = self._uploads[of.task_id] = _Transfer(self._clock.monotonic_ms())
-        transfer.asked = self._pool.submit(self._upload, of.task_id, transfer, job)
+        transfer.asked = self._pool.submit(self._upload, of.task_id, transfer, job, work)
 
     def _manifest(
         self,
@@ -238,24 +254,13 @@ class Checkpoints:
             time_ms=self._clock.wall_clock_ms(),
             penstock_version=version(),
             topology=self.settings.topology,
-            facts=self._facts(of.stores),
+            facts=facts_of_stores(self.settings.facts, of.stores),
             stores=taken,
             inputs=tuple(positions),
             processor_metadata={key: value for key, value in times.items() if not key.startswith(TOPIC_MARK)},
         )
 
-    def _facts(self, stores: Collection[str]) -> dict[str, Any]:
-        """Return the description of these stores, for compare."""
-        every = self.settings.facts["stores"]
-        # The number of the sub-topology is in the name of the task; compare would look for its other parts.
-        return {
-            "version": self.settings.facts["version"],
-            "subtopologies": {},
-            "stores": {name: every[name] for name in stores},
-            "internal_topics": {},
-        }
-
-    def _upload(self, task_id: TaskId, transfer: _Transfer, job: Mapping[str, Any]) -> None:
+    def _upload(self, task_id: TaskId, transfer: _Transfer, job: Mapping[str, Any], work: int) -> None:
         def note(report: dict[str, Any]) -> None:
             transfer.arrived_bytes = report.get("bytes", transfer.arrived_bytes)
             transfer.uploaded = report.get("uploaded", transfer.uploaded)
@@ -271,6 +276,7 @@ class Checkpoints:
             return
         finally:
             shutil.rmtree(job["directory"], ignore_errors=True)  # hard links: else deleted files would take space
+        self._uploaded_work[task_id] = work
         figures, now_ms = self.figures[task_id], self._clock.monotonic_ms()
         figures.last_ms, figures.upload_ms = now_ms, now_ms - transfer.began_ms
         figures.total_bytes, figures.uploads = done["total_bytes"], figures.uploads + 1
@@ -393,7 +399,7 @@ class Checkpoints:
             "task": str(of.task_id),
             "directory": str(directory),
             "changelogs": {name: asdict(now) for name, now in self._changelogs_now(of.stores).items()},
-            "facts": self._facts(of.stores),
+            "facts": facts_of_stores(self.settings.facts, of.stores),
             "tried": sorted(self._tried.get(of.task_id, ())),
             "now_ms": self._clock.wall_clock_ms(),
         }
@@ -430,6 +436,22 @@ class Checkpoints:
                 int(config["delete.retention.ms"].value) if compacted else None,
             )
         return found
+
+    def status(self, task_id: TaskId) -> CheckpointStatus | None:
+        """Return the status of a task's checkpoints, None if none is taken or loaded here."""
+        figures, load = self.figures.get(task_id), self._loads.get(task_id)
+        if figures is None and load is None:
+            return None
+        figures = figures or CheckpointFigures(0)
+        return CheckpointStatus(
+            (self._clock.monotonic_ms() - figures.last_ms) / 1000 if task_id in self._next_ms else None,
+            figures.uploads,
+            figures.total_bytes,
+            figures.upload_ms / 1000,
+            figures.failures,
+            None if load is None else load.arrived_bytes,
+            0 if load is None else load.total_bytes,
+        )
 
     def waits(self) -> tuple[str, ...]:
         """Return the loads in progress, as texts for the status."""

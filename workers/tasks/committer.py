@@ -1,4 +1,4 @@
-"""Commits a thread's tasks. This is the only place that defines the order of the steps.
+"""One commit of a thread's tasks. This is the only place that defines the order of its steps.
 
 The steps: flush the stores (caches forward their changes, changelogs and outputs are produced); wait until every record
 is acknowledged; write the tombstones that stores hold (see Removals), and wait again; request the end offsets of the
@@ -33,23 +33,21 @@ of the stored offset; restoring from that offset puts the same values again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from typing_extensions import override
 
-from penstock.clients.group.membership import CommitTimeoutError, GroupMembership, Meanwhile
+from penstock.clients.group.membership import GroupMembership, Meanwhile
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
 
-from ..metrics.spans import Attributes, Spans
+from ..metrics.spans import Attributes
 from .stream_task import StreamTask
 from .streams_producer import StreamsProducer
-from .task_timeouts import TaskTimeouts
 
 #: Returns the end offset of each partition, after the records of open transactions.
 EndOffsets = Callable[[Collection[TopicPartition]], dict[TopicPartition, int]]
@@ -82,8 +80,12 @@ class Commit(ABC):
     def add(self, task: StreamTask) -> None:
         """Flush a task's stores and add its offsets, if it has anything to commit."""
         if task.commit_needed or task.checkpoint_needed(self.enforce_checkpoint):
-            self.offsets |= task.prepare_commit()
-            self.tasks.append(task)
+            self.include(task)
+
+    def include(self, task: StreamTask) -> None:
+        """Flush a task's stores and add its offsets."""
+        self.offsets |= task.prepare_commit()
+        self.tasks.append(task)
 
     def start(self) -> bool:
         """Carry out the commit.
@@ -202,89 +204,3 @@ class ExactlyOnceCommit(Commit):
         ends = self.changelog_ends()
         self.producer.commit_transaction(self.offsets, self.membership.group_metadata())
         self.commit_stores(ends)
-
-
-class Committer:
-    """Makes the commits of a thread, one after the other. meanwhile: called while the group accepts the offsets.
-
-    timeouts: raises TaskTimeoutError once the brokers have not accepted a commit for task.timeout.ms.
-    """
-
-    def __init__(
-        self,
-        producer: StreamsProducer,
-        membership: GroupMembership,
-        end_offsets: EndOffsets,
-        timeouts: TaskTimeouts,
-        log: PrefixedLogger,
-        meanwhile: Meanwhile | None = None,
-        spans: Spans | None = None,
-    ) -> None:
-        self._arguments = (producer, membership, end_offsets, log, meanwhile)
-        self._timeouts = timeouts
-        self._spans = spans or Spans()
-        #: Whether a commit must include all tasks, because they share a transaction.
-        self.all_together = producer.transactional
-        self._under_way: Commit | None = None
-
-    def begin(self, enforce_checkpoint: bool = False) -> Commit:
-        """Complete the pending commit and return a new one; raises as Commit.finish() if the pending one fails.
-
-        enforce_checkpoint: the tasks' stores are about to be closed.
-        """
-        self.wait()
-        commit = ExactlyOnceCommit if self.all_together else AtLeastOnceCommit
-        return commit(*self._arguments, enforce_checkpoint, self._spans.began())
-
-    def finish(self, commit: Commit) -> int:
-        """Carry out a commit. Returns how many tasks were committed; raises as Commit.finish()."""
-        with self._timed(commit), self._traced(commit):
-            return commit.finish()
-
-    def start(self, commit: Commit) -> int:
-        """As finish(), but if possible without waiting for the group's response: wait() does the rest."""
-        with self._timed(commit), self._traced(commit):
-            if not commit.start():
-                self._under_way = commit
-        return len(commit.tasks)
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether a commit is pending: it waits for the group's response."""
-        return self._under_way is not None
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether the group has answered the pending commit."""
-        return self._under_way is not None and self._under_way.is_answered
-
-    def wait(self) -> int:
-        """Complete the pending commit, if there is one; raises as finish()."""
-        commit, self._under_way = self._under_way, None
-        return 0 if commit is None else self.finish(commit)
-
-    def forget(self) -> None:
-        """Abandon the pending commit: its tasks are closed, and restart from whichever offsets are committed."""
-        self._under_way = None
-
-    @contextmanager
-    def _traced(self, commit: Commit) -> Iterator[None]:
-        """Record a span for a completed commit, from its first flush to the group's response."""
-        try:
-            yield
-        except Exception as error:
-            self._spans.record("commit", commit.began, commit.attributes, error)
-            raise
-        if commit.tasks and commit is not self._under_way:
-            self._spans.record("commit", commit.began, commit.attributes)
-
-    @contextmanager
-    def _timed(self, commit: Commit) -> Iterator[None]:
-        task_ids = [task.task_id for task in commit.tasks]
-        try:
-            yield
-        except (CommitTimeoutError, BrokerUnavailableError) as error:
-            self._timeouts.failed(task_ids, "committing", error)
-            raise
-        if commit.is_answered:
-            self._timeouts.succeeded(task_ids)

@@ -18,6 +18,7 @@ from penstock.topology.errors import MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
 
 from .partition_offsets import PartitionOffsets
+from .read_limits import ReadLimits
 
 
 class InvalidOffsetError(StreamsError):
@@ -45,15 +46,19 @@ class PartitionConsumer:
         self._positions: dict[TopicPartition, int] = {}  # offset of the next record
         self._ends: dict[TopicPartition, int] = {}  # offset of the last end-of-partition event
         self._paused: set[TopicPartition] = set()
+        self._limits = ReadLimits()
         self._invalid: dict[TopicPartition, str] = {}
+        self._woken = False
+        #: Whether the last poll() returned nothing: no record, no event, and no wake() has ended it.
+        self.found_nothing = False
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that are being read, including paused ones."""
         return frozenset(self._positions)
 
     def paused(self) -> frozenset[TopicPartition]:
-        """Return the partitions that are assigned but not fetched."""
-        return frozenset(self._paused)
+        """Return the partitions that are assigned but not fetched, those at their limits included."""
+        return frozenset(self._paused.union(self._limits.stopped))
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Also read these partitions, from these offsets; OFFSET_BEGINNING and OFFSET_END are allowed."""
@@ -94,6 +99,7 @@ class PartitionConsumer:
             del self._positions[partition]
             self._ends.pop(partition, None)
             self._invalid.pop(partition, None)
+        self._limits.forget(mine)
         self._paused.difference_update(mine)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
@@ -107,8 +113,16 @@ class PartitionConsumer:
         """Continue with these partitions, after the last record that poll returned."""
         again = [p for p in partitions if p in self._paused]
         if again:
-            self._reader.resume(again)
+            self._reader.resume([p for p in again if p not in self._limits.stopped])
             self._paused.difference_update(again)
+
+    def limit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Return no records at or after these offsets, until the next call; {} removes all limits.
+
+        Partitions need not be assigned yet. One that has been read beyond its limit already stops where it is. At its
+        limit, a partition has no lag: its task does not wait for more.
+        """
+        self._limits.set(offsets)
 
     def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Continue from these offsets, as in assign."""
@@ -129,13 +143,30 @@ class PartitionConsumer:
         if self._invalid:
             invalid, self._invalid = self._invalid, {}
             raise InvalidOffsetError(invalid, "; ".join(sorted(set(invalid.values()))))
+        self.found_nothing = False
+        records = self._take_kept() or self._fetch(max_records, timeout_seconds)
+        stopped = self._limits.cut(records, self._positions)
+        if stopped:
+            self._reader.pause(stopped)
+        for partition, run in records.items():
+            self._positions[partition] = max(self._positions[partition], run[-1].offset() + 1)
+        return records
+
+    def _take_kept(self) -> Records:
+        """Return the records that a former limit has kept back."""
+        records = self._limits.take(self._paused)
+        if records:
+            self._reader.resume(records.keys())
+        return records
+
+    def _fetch(self, max_records: int, timeout_seconds: float) -> Records:
         records, events = self._reader.fetch(max_records, timeout_seconds)
+        self.found_nothing = not (records or events or self._woken)
+        self._woken = False
         for event in events:
             self._handle(event)
         for partition in records.keys() - self._positions.keys():
             del records[partition]  # fetched before it was unassigned
-        for partition, run in records.items():
-            self._positions[partition] = run[-1].offset() + 1
         return records
 
     def health(self) -> Health:
@@ -148,6 +179,13 @@ class PartitionConsumer:
 
     def wake(self) -> None:
         """Make poll() return; see Reader.wake."""
+        self._woken = True
+        self._reader.wake()
+
+    def interrupt(self) -> None:
+        """Make poll() return as wake() does, to a caller that knows why, and may continue to wait: see found_nothing.
+        Thread-safe.
+        """
         self._reader.wake()
 
     def read_ahead(self, until: Future[Any]) -> None:
@@ -180,14 +218,24 @@ class PartitionConsumer:
     def position(self, partition: TopicPartition) -> int | None:
         """Return the offset after the last returned or skipped record, None if the partition is not assigned."""
         position = self._positions.get(partition)
-        return None if position is None else max(position, self._ends.get(partition, position))
+        if position is None:
+            return None
+        return self._limits.bounded(partition, position, max(position, self._end_of(partition)))
+
+    def _end_of(self, partition: TopicPartition) -> int:
+        """Return the offset of the last end-of-partition event, -1 if there are kept records before it, or without
+        one.
+        """
+        return -1 if partition in self._limits.stopped else self._ends.get(partition, -1)
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Return how many records follow the position, None until the broker has answered."""
+        """Return how many records follow the position, None until the broker has answered; 0 at a limit."""
         position = self._positions.get(partition)
         if position is None:
             return None
-        if position <= self._ends.get(partition, -1):
+        if position <= self._end_of(partition):
+            return 0
+        if self._limits.is_reached(partition, position):
             return 0
         high = self._reader.high_watermark(partition)
         return None if high is None else max(high - position, 1)

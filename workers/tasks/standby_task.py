@@ -40,7 +40,7 @@ class StandbyTask(Task):
 
     def initialize_topology(self) -> None:
         """Change to RUNNING; a standby task has no topology to run."""
-        self._transition_to(TaskState.RUNNING)
+        self._states.transition_to(TaskState.RUNNING)
         self.environment.checkpoints.proved(self.task_id)
 
     def suspend(self) -> None:
@@ -48,7 +48,7 @@ class StandbyTask(Task):
         if self.state is not TaskState.SUSPENDED:
             self.metrics.leave(None, self.environment.time.now_ms)
             self.log.info("Suspended from %s", self.state.name)
-            self._transition_to(TaskState.SUSPENDED)
+            self._states.transition_to(TaskState.SUSPENDED)
 
     @override
     def record_dropped(self, node: str, reason: str) -> None:

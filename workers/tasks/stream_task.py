@@ -12,6 +12,7 @@ from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.clients.writing.writer import Source
 from penstock.statestore.cache.caching_store import CachingStore
 from penstock.statestore.stores.custom_store import CustomStore
+from penstock.topology.context.exception_handlers import SINK_PREFIX
 from penstock.topology.context.punctuation_queue import PunctuationQueue, first_due_ms
 from penstock.topology.context.task_context import Cancellable
 from penstock.topology.errors import HandedOverError, LostOffsetsError, StreamsError
@@ -24,6 +25,7 @@ from penstock.topology.run.compiled import CompiledTopology, compile_topology
 
 from ..metrics.function_metrics import FunctionMetrics
 from ..metrics.node_samples import RECORDS, NodeSamples
+from .branch_mark import check_branch
 from .idle_inputs import IdleInputs
 from .partition_consumer import PartitionConsumer
 from .partition_group import PartitionGroup, ProcessRun
@@ -114,8 +116,10 @@ class StreamTask(Task):
 
     def _sink_topics(self) -> set[str]:
         """Return the topics of sinks whose names are known before records arrive."""
-        names = (sink.topic for sink in self.topology.sinks)
-        return {self.environment.topics.full(name) for name in names if isinstance(name, str)}
+        names = {sink.topic for sink in self.topology.sinks if isinstance(sink.topic, str)}
+        internal = names & self.topology.repartition_topics.keys()
+        prefix = self.config[SINK_PREFIX]
+        return {self.environment.topics.full(name) for name in internal} | {prefix + name for name in names - internal}
 
     # -- life cycle
 
@@ -137,6 +141,7 @@ class StreamTask(Task):
     def _check_topics(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata | None], ids: Mapping[str, bytes]
     ) -> None:
+        check_branch(self.application_id, committed.values(), self.config)
         self._changelog_ids = {p.topic: ids[p.topic] for p in self.changelog_partitions if p.topic in ids}
         if self.config["penstock.lost.offsets"] == "accept":
             return
@@ -152,6 +157,7 @@ class StreamTask(Task):
     def initialize_topology(self) -> None:
         """Compile the sub-topology, start its processors, and start to read the input at the committed offsets."""
         committed = self._clients.committed(self.input_partitions)
+        check_branch(self.application_id, committed.values(), self.config)
         written = self._sinks.open(self.input_partitions, self.environment.topic_ids)
         self._read_from(committed, written)  # the last step that may fail because of a broker, and be retried
         times = self._initialize_processor_metadata(committed)
@@ -181,8 +187,9 @@ class StreamTask(Task):
         for store in self.state_manager.stores.values():
             if isinstance(store, CachingStore):
                 store.follower = samples.of_changes
-        self._transition_to(TaskState.RUNNING)
-        self.environment.checkpoints.started(self.task_id)
+        self._states.transition_to(TaskState.RUNNING)
+        if self._restorable_stores:
+            self.environment.checkpoints.started(self.task_id)
         self.log.info("Restored and ready to run")
 
     def _count_enforced(self) -> None:
@@ -277,7 +284,7 @@ class StreamTask(Task):
             self._stream_time_queue.close()
             self._system_time_queue.close()
             self.log.info("Suspended from %s", before.name)
-            self._transition_to(TaskState.SUSPENDED)
+            self._states.transition_to(TaskState.SUSPENDED)
 
     @property
     def _running(self) -> TaskRun:
@@ -470,11 +477,15 @@ class StreamTask(Task):
     @property
     def checkpoint_due(self) -> bool:
         """Whether the next commit should also store the changelog offsets."""
-        return self.state_manager.checkpoint_due(self.environment.time.now_ms)
+        return self.state_manager.checkpoint_due(self.environment.time.now_ms) or self._upload_due
 
     def checkpoint_needed(self, enforced: bool) -> bool:
-        """Whether a commit is needed only to store the changelog offsets."""
-        return self.state_manager.checkpoint_needed(self.environment.time.now_ms, enforced)
+        """Whether a commit is needed only to store the changelog offsets, e.g. for a checkpoint in object storage."""
+        return self.state_manager.checkpoint_needed(self.environment.time.now_ms, enforced) or self._upload_due
+
+    @property
+    def _upload_due(self) -> bool:
+        return self.environment.checkpoints.is_due(self.task_id, self._work)
 
     def prepare_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Flush the stores, so that all records resulting from the input so far have been passed to the producer.
@@ -517,22 +528,20 @@ class StreamTask(Task):
         written = self.state_manager.commit(changelog_offsets, self.environment.time.now_ms)
         self._stored |= dict.fromkeys(written, Position.before(self._committing_offsets))
         checkpoints = self.environment.checkpoints
-        if checkpoints.is_due(self.task_id):
-            stores = self._restorable_stores
-            if stores and changelog_offsets.keys() >= set(stores.values()):
-                checkpoints.take(
-                    self._restorable(), self.state_manager.stores, self._prepared, self.environment.topic_ids()
-                )
+        work, _ = self._committing
+        if checkpoints.is_due(self.task_id, work) and changelog_offsets.keys() >= set(self._restorable_stores.values()):
+            checkpoints.take(
+                self._restorable(), self.state_manager.stores, self._prepared, self.environment.topic_ids(), work
+            )
 
     def post_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Note that these offsets are committed, with all work done before prepare_commit()."""
-        self._committed |= {
-            partition: at.offset for partition, at in offsets.items() if partition in self.input_partitions
-        }
+        own = {partition: at.offset for partition, at in offsets.items() if partition in self.input_partitions}
+        self._committed |= own
         self._committed_work = self._committing
-        if self.run is not None and not self.commit_requested:
-            self.run.compiled.waiting.committed()
         self.metrics.commit.record(1, self.environment.time.now_ms)
+        if self.run is not None and not self.commit_requested:
+            self.run.compiled.waiting.committed(own)
 
     @override
     def position(self, store: str, isolation: IsolationLevel) -> Position | None:
@@ -599,6 +608,8 @@ class StreamTask(Task):
     @override
     def record_dead_letter(self, node: str, error: Exception, topic: str) -> None:
         self.metrics.dead_letter(node, error, topic)
+        if self.run is not None:
+            self.run.compiled.waiting.dead_letter_sent()
 
     def describe(self, indent: str = "") -> str:
         """Return a description of several lines."""

@@ -172,7 +172,7 @@ class Task(TaskContext, ABC):
         )
         self._check_loaded()
         self.environment.changelogs.register(self)
-        self._transition_to(TaskState.RESTORING)
+        self._states.transition_to(TaskState.RESTORING)
         self.log.info("Initialized")
 
     def position(self, store: str, isolation: IsolationLevel) -> Position | None:
@@ -201,7 +201,7 @@ class Task(TaskContext, ABC):
     def resume(self) -> None:
         """Change from SUSPENDED back to RESTORING; the stores remain valid."""
         if self.state is TaskState.SUSPENDED:
-            self._transition_to(TaskState.RESTORING)
+            self._states.transition_to(TaskState.RESTORING)
             self.log.info("Resumed to restoring state")
         else:
             self.log.trace("Skip resuming since state is %s", self.state.name)
@@ -224,7 +224,7 @@ class Task(TaskContext, ABC):
         if clean or restoring:  # keep restored rows: a leader that does not know of them would move the task elsewhere
             self._attempt(clean, "checkpoint", self.state_manager.write_checkpoint)
         self._attempt(clean, "state manager close", self.state_manager.close)
-        self._transition_to(TaskState.CLOSED)
+        self._states.transition_to(TaskState.CLOSED)
         self.environment.metrics.task_closed.record(1, self.environment.time.now_ms)
         self.log.info("Closed %s", "clean" if clean else "dirty")
 
@@ -236,7 +236,7 @@ class Task(TaskContext, ABC):
         self.environment.changelogs.unregister(self, promoted=True)
         self.environment.checkpoints.stop(self.task_id)
         recycled = self.state_manager.recycle()
-        self._transition_to(TaskState.CLOSED)
+        self._states.transition_to(TaskState.CLOSED)
         self.environment.metrics.task_closed.record(1, self.environment.time.now_ms)
         self.log.info("Closed and recycled state")
         return recycled
@@ -248,9 +248,6 @@ class Task(TaskContext, ABC):
             if clean:
                 raise
             self.log.exception("Error at %s; continuing, because the task is being closed dirty", what)
-
-    def _transition_to(self, state: TaskState) -> None:
-        self._states.transition_to(state)
 
     def look(self, restored: int) -> None:
         """Update the metrics. restored: the number of restored records."""

@@ -6,7 +6,7 @@ implement the states, and TaskCommits decides when to commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -21,20 +21,17 @@ from penstock.topology.records import TaskId, TopicPartition
 from ..restore.store_changelog_reader import StoreChangelogReader
 from .asked_together import AskedTogether
 from .assigned_streams_tasks import AssignedStreamsTasks
-from .assigned_tasks import AssignedTasks, FirstError, T
+from .assigned_tasks import NO_TASKS, AssignedTasks, T, TaskPartitions, raise_first
 from .offset_reset import OffsetReset
 from .partition_consumer import PartitionConsumer
 from .processor_state_manager import RecycledStores
 from .standby_task import StandbyTask
-from .stream_task import StreamTask
 from .streams_producer import StreamsProducer
 from .task import Task
 from .task_commits import NOT_COMMITTED, TaskCommits
 from .task_creator import AbstractTaskCreator, StandbyTaskCreator, TaskCreator
 from .task_offset_sums import task_offset_sums
 
-#: The input partitions of each task.
-TaskPartitions = Mapping[TaskId, Collection[TopicPartition]]
 #: Deletes the records before these offsets; returns False if the previous deletion is still running.
 Purge = Callable[[Mapping[TopicPartition, int]], bool]
 
@@ -61,10 +58,9 @@ class TaskManager:
     log: PrefixedLogger
 
     def __post_init__(self) -> None:
-        self.assigned_active_tasks: TaskPartitions = {}
-        self.assigned_standby_tasks: TaskPartitions = {}
+        self.assigned_active_tasks: TaskPartitions = NO_TASKS
+        self.assigned_standby_tasks: TaskPartitions = NO_TASKS
         self.partitions_by_host: Mapping[str, Collection[TopicPartition]] = {}
-        self._timeouts = self.active.timeouts
         self._full: set[TopicPartition] = set()
         #: Whether the last update_new_and_restoring_tasks has left tasks unopened because its time was over.
         self.opening = False
@@ -72,26 +68,52 @@ class TaskManager:
     # -- assignment
 
     def set_assignment_metadata(self, active_tasks: TaskPartitions, standby_tasks: TaskPartitions) -> None:
-        """Store the leader's assignment."""
+        """Store the leader's assignment. The table in task_state.py has its consequences for the tasks here."""
         self.assigned_active_tasks = active_tasks
         self.assigned_standby_tasks = standby_tasks
+
+    def tasks_to_give_up(self) -> tuple[set[TaskId], set[TaskId]]:
+        """Return the active and the standby tasks that are no longer assigned, or assigned with other partitions."""
+        return self.active.leaving(self.assigned_active_tasks), self.standby.leaving(self.assigned_standby_tasks)
+
+    def suspend_tasks_and_state(self, active: Collection[TaskId], standby: Collection[TaskId]) -> None:
+        """Commit and suspend these tasks, the ones that leave. Raises the first error."""
+        errors: list[Exception | None] = []
+        if active:
+            errors.append(self._commit_before_suspending(active))
+        for suspend, task_ids in ((self.active.suspend, active), (self.standby.suspend, standby)):
+            try:
+                suspend(task_ids)
+            except Exception as error:  # noqa: BLE001  continue with the other registry
+                errors.append(error)
+        raise_first(errors)
+
+    def _commit_before_suspending(self, active: Collection[TaskId]) -> Exception | None:
+        """Return an error, so that the tasks are suspended nevertheless."""
+        running = [task for task_id, task in self.active.running.items() if task_id in active]
+        try:
+            self.commits.commit(running, enforce_checkpoint=True)
+        except (RetriableCommitError, BrokerUnavailableError) as error:
+            failed = f"Tasks {listed(active)} could not be committed before they leave"
+            if self.commits.all_together:  # the next commit of the others would include their output
+                return TaskMigratedError(f"{failed}, and their transaction is aborted: {error}")
+            self.log.warning("%s; their last records will be processed again: %s", failed, error)
+        except Exception as error:  # noqa: BLE001
+            return error
+        return None
 
     def create_tasks(self, assignment: Collection[TopicPartition]) -> None:
         """Close suspended tasks that have moved away, resume the others, and register new ones.
 
         assignment: all input partitions of this thread. Stores are opened later, by update_new_and_restoring_tasks.
         """
-        # Before anything is closed: tasks that continue here in the other role keep their stores open.
-        in_assignment = {t: p for t, p in self.assigned_active_tasks.items() if set(p) <= set(assignment)}
-        promoted = self.standby.recycle_suspended(in_assignment)
-        demoted = self.active.recycle_suspended(self.assigned_standby_tasks)
-        self.standby.close_non_assigned_suspended_tasks(self.assigned_standby_tasks)
-        self.active.close_non_assigned_suspended_tasks(self.assigned_active_tasks)
+        active, standby = self.assigned_active_tasks, self.assigned_standby_tasks
+        in_assignment = {task_id: p for task_id, p in active.items() if set(p) <= set(assignment)}
+        promoted = self.standby.close_non_assigned_suspended_tasks(standby, in_assignment)
+        demoted = self.active.close_non_assigned_suspended_tasks(active, standby)
         with self._asked_together(assignment):
-            self._add_stream_tasks(assignment)
-        self._add_standby_tasks()
-        self._adopt(self.active.created, promoted)
-        self._adopt(self.standby.created, demoted)
+            self._add_stream_tasks(assignment, in_assignment, promoted)
+        self._add_standby_tasks(demoted)
         new = self.active.uninitialized_partitions()
         self.log.trace("Pausing partitions: %s", listed(new))
         self.consumer.pause(new)
@@ -104,87 +126,57 @@ class TaskManager:
         with self.committed.together(partitions), self.offset_reset.together(partitions):
             yield
 
-    def _adopt(self, created: Mapping[TaskId, Task], recycled: Mapping[TaskId, RecycledStores]) -> None:
-        """Hand recycled stores to the new tasks with the same ids; close those without a new task."""
+    def _add_stream_tasks(
+        self,
+        assignment: Collection[TopicPartition],
+        in_assignment: TaskPartitions,
+        recycled: dict[TaskId, RecycledStores],
+    ) -> None:
+        active = self.assigned_active_tasks
+        if active:
+            self.log.debug("Adding assigned tasks as active: %s", shown(active))
+        for task_id in sorted(active.keys() - in_assignment.keys()):
+            self.log.warning(
+                "Task %s owned partitions %s are not contained in the assignment %s",
+                task_id,
+                listed(active[task_id]),
+                listed(assignment),
+            )
+        self._add_tasks("active", self.active, self.task_creator, in_assignment, recycled)
+
+    def _add_standby_tasks(self, recycled: dict[TaskId, RecycledStores]) -> None:
+        standby = self.assigned_standby_tasks
+        if standby:
+            self.log.debug("Adding assigned standby tasks %s", shown(standby))
+        self._add_tasks("standby", self.standby, self.standby_task_creator, standby, recycled)
+
+    def _add_tasks(
+        self,
+        kind: str,
+        registry: AssignedTasks[T],
+        creator: AbstractTaskCreator[T],
+        assigned: TaskPartitions,
+        recycled: dict[TaskId, RecycledStores],
+    ) -> None:
+        """Resume suspended tasks and register new ones. A new task takes over the recycled stores with its id."""
+        owned = registry.all_assigned_task_ids() - registry.suspended.keys()
+        new = {
+            task_id: partitions
+            for task_id, partitions in assigned.items()
+            if task_id not in owned and not registry.maybe_resume_suspended_task(task_id, partitions)
+        }
+        if new:
+            self.log.trace("New %s tasks to be created: %s", kind, shown(new))
+            self.active.timeouts.succeeded(new)  # failures from before they moved away do not count
+            for task in creator.create_tasks(new):
+                if task.task_id in recycled:
+                    task.state_manager.adopt(recycled.pop(task.task_id))
+                registry.add_new_task(task)
         for task_id, stores in recycled.items():
-            if task_id in created:
-                created[task_id].state_manager.adopt(stores)
-                continue
             self.log.warning("Nothing takes over the recycled stores of task %s; closing them", task_id)
             for store in stores.stores.values():
                 store.close()
             self.state_directory.unlock(task_id)
-
-    def _add_stream_tasks(self, assignment: Collection[TopicPartition]) -> None:
-        if not self.assigned_active_tasks:
-            return
-        self.log.debug("Adding assigned tasks as active: %s", shown(self.assigned_active_tasks))
-        new: dict[TaskId, Collection[TopicPartition]] = {}
-        owned = self.active.all_assigned_task_ids() - self.active.suspended.keys()
-        for task_id, partitions in self.assigned_active_tasks.items():
-            if not set(partitions) <= set(assignment):
-                self.log.warning(
-                    "Task %s owned partitions %s are not contained in the assignment %s",
-                    task_id,
-                    listed(partitions),
-                    listed(assignment),
-                )
-            elif task_id not in owned and not self.active.maybe_resume_suspended_task(task_id, partitions):
-                new[task_id] = partitions
-        if new:
-            self.log.trace("New active tasks to be created: %s", shown(new))
-            self._timeouts.succeeded(new)  # failures from before they moved away do not count
-            for task in self.task_creator.create_tasks(new):
-                self.active.add_new_task(task)
-
-    def _add_standby_tasks(self) -> None:
-        if not self.assigned_standby_tasks:
-            return
-        self.log.debug("Adding assigned standby tasks %s", shown(self.assigned_standby_tasks))
-        owned = self.standby.all_assigned_task_ids() - self.standby.suspended.keys()
-        new = {
-            task_id: partitions
-            for task_id, partitions in self.assigned_standby_tasks.items()
-            if task_id not in owned and not self.standby.maybe_resume_suspended_task(task_id, partitions)
-        }
-        if not new:
-            return
-        self.log.trace("New standby tasks to be created: %s", shown(new))
-        self._timeouts.succeeded(new)
-        for task in self.standby_task_creator.create_tasks(new):
-            self.standby.add_new_task(task)
-
-    def tasks_to_give_up(self) -> tuple[set[TaskId], set[TaskId]]:
-        """Return the active and the standby tasks that are no longer assigned, or assigned with other partitions."""
-        return (
-            moved(self.active.all_tasks().values(), self.assigned_active_tasks),
-            moved(self.standby.all_tasks().values(), self.assigned_standby_tasks),
-        )
-
-    def suspend_tasks_and_state(self, active: Collection[TaskId], standby: Collection[TaskId]) -> None:
-        """Commit and suspend these tasks, the ones that leave. Raises the first error."""
-        first = FirstError()
-        if active:
-            self._commit_before_suspending(active, first)
-        for suspend, task_ids in ((self.active.suspend, active), (self.standby.suspend, standby)):
-            try:
-                suspend(task_ids)
-            except Exception as error:  # noqa: BLE001  continue with the other registry
-                first.note(error)
-        first.reraise()
-
-    def _commit_before_suspending(self, active: Collection[TaskId], first: FirstError) -> None:
-        running = [task for task_id, task in self.active.running.items() if task_id in active]
-        try:
-            self.commits.commit(running, enforce_checkpoint=True)
-        except (RetriableCommitError, BrokerUnavailableError) as error:
-            failed = f"Tasks {listed(active)} could not be committed before they leave"
-            if self.commits.all_together:  # the next commit of the others would include their output
-                first.note(TaskMigratedError(f"{failed}, and their transaction is aborted: {error}"))
-            else:
-                self.log.warning("%s; their last records will be processed again: %s", failed, error)
-        except Exception as error:  # noqa: BLE001  the tasks must still be suspended
-            first.note(error)
 
     def handle_lost_all(self) -> None:
         """Close active tasks without a commit: others may own them by now. Standby tasks continue, because they write
@@ -340,14 +332,13 @@ class TaskManager:
 
     # -- queries
 
-    def all_tasks(self) -> list[Task]:
+    def all_tasks(self) -> dict[TaskId, Task]:
         """Return all tasks here, active and standby, running or not."""
-        return [*self.active.all_tasks().values(), *self.standby.all_tasks().values()]
+        return {**self.active.all_tasks(), **self.standby.all_tasks()}
 
     def task_offset_sums(self) -> dict[TaskId, int]:
         """Return the position of each task's state on this machine; see task_offset_sums.py."""
-        tasks: dict[TaskId, Task] = {**self.standby.all_tasks(), **self.active.all_tasks()}
-        return task_offset_sums(tasks, self.state_directory, self.log)
+        return task_offset_sums(self.all_tasks(), self.state_directory, self.log)
 
     def task_loads(self) -> dict[TaskId, int]:
         """Return the shares of this thread's time that active tasks use, in thousandths; without unknown ones."""
@@ -368,7 +359,7 @@ class TaskManager:
 
     def shutdown(self, clean: bool) -> None:
         """Close all tasks; clean: after a commit. Raises the first error, after all tasks are closed."""
-        first = FirstError()
+        errors: list[Exception] = []
         self.log.debug(
             "Shutting down all active tasks %s, standby tasks %s, suspended tasks %s, and suspended standby tasks %s",
             listed(self.active.running),
@@ -380,7 +371,7 @@ class TaskManager:
             try:
                 self.commits.commit_all(enforce_checkpoint=True)
             except Exception as error:  # noqa: BLE001  raised below
-                first.note(error)
+                errors.append(error)
                 clean = False
         if not clean:
             self.producer.abort_transaction(last=True)
@@ -388,13 +379,8 @@ class TaskManager:
             try:
                 close(clean)
             except Exception as error:  # noqa: BLE001  raised below
-                first.note(error)
-        first.reraise()
-
-
-def moved(tasks: Iterable[StreamTask | StandbyTask], assigned: TaskPartitions) -> set[TaskId]:
-    """Return the ids of tasks that are not assigned, or with other partitions."""
-    return {task.task_id for task in tasks if set(assigned.get(task.task_id, ())) != task.input_partitions}
+                errors.append(error)
+        raise_first(errors)
 
 
 def shown(tasks: TaskPartitions) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from penstock.topology.context.sink_interfaces import Sink, SinkOffset
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import LostOffsetsError
-from penstock.topology.graph.processor_topology import ProcessorNode, ProcessorTopology
+from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.operators.sink_operator import SinkOperator
 from penstock.topology.records import TopicPartition
 
@@ -16,7 +16,7 @@ class TaskSinks:
     """Opens the sinks of a task and closes them. Sub-topologies other than those of to_sink() have none."""
 
     def __init__(self, topology: ProcessorTopology, task: TaskContext) -> None:
-        self._nodes = dict(_operators(topology))
+        self._nodes = topology.outside_sinks
         self._task = task
 
     def open(
@@ -78,10 +78,4 @@ class TaskSinks:
 def sinks_of(topologies: Iterable[ProcessorTopology]) -> Iterator[tuple[str, Sink]]:
     """Yield the sinks of sub-topologies, with the names of their nodes."""
     for topology in topologies:
-        yield from ((name, operator.sink) for name, operator in _operators(topology))
-
-
-def _operators(topology: ProcessorTopology) -> Iterator[tuple[str, SinkOperator]]:
-    for node in topology.nodes.values():
-        if isinstance(node, ProcessorNode) and isinstance(node.operator, SinkOperator):
-            yield node.name, node.operator
+        yield from ((name, operator.sink) for name, operator in topology.outside_sinks.items())

@@ -27,8 +27,14 @@ UNKNOWN = -1
 #: The key in the processor metadata that marks an application as handed over to Spark; the value is the number of the
 #: handover. Kafka Streams' keys are names of operators and stores, which cannot contain a space.
 SPARK_MARK = "penstock handed over to spark"
+#: The key in the processor metadata that marks an application as a branch; see branch_mark.
+BRANCH_MARK = "penstock branch"
+#: The key for the number of the exchange of writers that has set this mark; see branch_mark.
+EXCHANGE_MARK = "penstock exchange"
 #: The beginning of keys that mark the topics of a task; see topic_marks.
 TOPIC_MARK = "penstock topic "
+#: The keys without which the wrong application could run: they are never left out.
+KEPT_MARKS = (SPARK_MARK, BRANCH_MARK, EXCHANGE_MARK)
 
 _HEAD = struct.Struct(">bq")
 _INT = struct.Struct(">i")
@@ -48,7 +54,7 @@ class TopicPartitionMetadata:
         """Return the text to commit, of at most MAX_BYTES.
 
         Processor metadata that is too long even if compressed is left out, because the offsets must be committed: first
-        the marks of topics, then the times of operators.
+        the marks of topics, then the times of operators, but never KEPT_MARKS.
         Operators that need it may then accept late records after a restart, until newer ones arrive.
         """
         head, encoded = _HEAD.pack(LATEST_MAGIC_BYTE, self.partition_time), _encode_map(self.processor_metadata)
@@ -65,7 +71,7 @@ class TopicPartitionMetadata:
             len(times),
             len(text),
         )
-        return _text(head)
+        return _text(head + _encode_map({key: value for key, value in times.items() if key in KEPT_MARKS}))
 
     @classmethod
     def decode(cls, text: str) -> TopicPartitionMetadata:

@@ -14,7 +14,7 @@ from penstock.clients.reading.reader import Records
 from penstock.topology.errors import HandedOverError, StreamsError, TaskCorruptedError, TaskMigratedError
 from penstock.topology.graph.topology import Topology
 
-from ..control.messages import Failed, StateChanged, ThreadControl, ThreadSpec
+from ..control.messages import Failed, ThreadControl, ThreadSpec
 from ..control.stream_thread_state import StreamThreadState
 from ..tasks.partition_consumer import InvalidOffsetError
 from ..tasks.task_commits import NOT_COMMITTED
@@ -70,15 +70,17 @@ class StreamThread:
         self.time = context.time
         self._clock = context.clock
         self._states = context.states
-        self._states.listener = lambda old, new: context.control.report(StateChanged(old.name, new.name))
         self._consumer = tasks.consumer
         self.group = parts.group
         self.producer = tasks.producer
         self.changelog_reader = tasks.changelog_reader
         self.global_state = tasks.global_state
         self.status = parts.status
+        self.hold = parts.hold
+        self.input_limit = parts.input_limit
         self.commands = ThreadCommands(context.control, self, parts.answers, parts.telemetry)
-        context.control.wakes_by(tasks.consumer.wake)
+        self._is_called = self._is_interrupted = False
+        context.control.wakes_by(self._call)
         self._batches = BatchSizer()
         config = context.config
         self.poll_ms: int = config["poll.ms"]
@@ -107,6 +109,19 @@ class StreamThread:
     def is_running(self) -> bool:
         """Whether the thread is alive: starting, between assignments, or running."""
         return self.state.is_alive
+
+    def _call(self) -> None:
+        """Note that an urgent command waits; another thread calls this."""
+        self._is_called = self._is_interrupted = True
+        self._consumer.interrupt()
+
+    def _answer_reads(self) -> bool:
+        """Answer waiting reads. Returns False if another urgent command waits for the next iteration."""
+        self._is_called = False  # before: a command that arrives later calls again
+        if self.commands.answer_reads():
+            return True
+        self._is_called = True
+        return False
 
     # -- life
 
@@ -250,7 +265,9 @@ class StreamThread:
         """Run one iteration: commands, group, poll, restore, process, punctuate, commit, standby tasks, status."""
         self.time.advance()
         start_ms = self.time.now_ms
+        self._is_called = False
         self.commands.poll()
+        self.input_limit.poll()
         self.group.poll()
         if self.status.waiting_for:
             self.status.wait_for("")  # the first join needs responses of brokers
@@ -315,11 +332,23 @@ class StreamThread:
         self._last_poll_ms = self.time.now_ms
         records: Records = {}
         try:
-            records = self._consumer.poll(self._poll_records, poll_time_ms / 1000)
+            records = self._poll(poll_time_ms)
         except InvalidOffsetError as error:
             self._parts.tasks.invalid_positions.add(error)
         self._parts.tasks.invalid_positions.reset()
         return records
+
+    def _poll(self, wait_ms: int) -> Records:
+        """Return the next batch. Reads that arrive meanwhile are answered without the rest of an iteration."""
+        deadline_ms = self._clock.monotonic_ms() + wait_ms
+        while True:
+            records = self._consumer.poll(self._poll_records, wait_ms / 1000)
+            if not (self._is_interrupted and self._consumer.found_nothing):
+                return records
+            self._is_interrupted = False
+            wait_ms = deadline_ms - self._clock.monotonic_ms()
+            if not self._answer_reads() or wait_ms <= 0:
+                return records
 
     def initialize_and_restore_phase(self) -> int:
         """Open new tasks and restore them for a bounded time. Returns the number of restored records."""
@@ -368,9 +397,10 @@ class StreamThread:
         """Process buffered records, with punctuation and commits in between. Returns the number of processed records.
 
         num_iterations follows Kafka Streams: it grows by one per round, and is halved after a punctuation or commit. It
-        is also halved, and this call ends, when half of max.poll.interval.ms has passed since the last poll.
+        is also halved, and this call ends, when half of max.poll.interval.ms has passed since the last poll. An urgent
+        command ends it, too, between two rounds, but reads are answered there.
         """
-        if self.paused or self.state not in (_S.RUNNING, _S.PARTITIONS_ASSIGNED):
+        if self.paused or self.hold.is_active or self.state not in (_S.RUNNING, _S.PARTITIONS_ASSIGNED):
             return 0
         total = process_ms = punctuate_ms = commit_ms = 0
         while not self.group.in_doubt:
@@ -384,7 +414,7 @@ class StreamThread:
             committed = self.maybe_commit()
             commit_ms += max(self.time.now_ms - before_ms, 0)
             self.status.count(processed, punctuated, max(committed, 0))
-            if not processed:
+            if not processed or (self._is_called and not self._answer_reads()):
                 break
             if self.time.now_ms - self._last_poll_ms > self._max_poll_interval_ms / 2:
                 self.num_iterations = max(self.num_iterations // 2, 1)

@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.clients.clock import Clock, SystemClock
+from penstock.clients.group.membership import GroupMembership
 from penstock.statestore.store_factory import OpenRows
 from penstock.topology.graph.topology import Topology
 from penstock.topology.query.isolation_level import DEFAULT_ISOLATION, IsolationLevel
@@ -22,13 +24,15 @@ from ..restore.listeners import StandbyUpdateListener, StateRestoreListener
 from ..stalls.open_transactions import STANDSTILL_MS, OpenTransactionWatch
 from ..stalls.stall_response import StallResponse
 from .client_supplier import KafkaClientSupplier, configured_supplier
+from .commit_hold import CommitHold
 from .event_loop import EventLoopThread, MakeAsyncCalls
+from .input_limit import InputLimit
 from .thread_clients import ThreadClients
 from .thread_commands import Answers
 from .thread_context import ThreadContext
-from .thread_group import ThreadGroup
+from .thread_group import create_group, create_rebalancer, member_labels
 from .thread_status import Measurement, StatusReporter
-from .thread_tasks import TaskResources, ThreadTasks
+from .thread_tasks import TaskResources, ThreadTasks, create_tasks
 from .thread_telemetry import ThreadTelemetry
 
 
@@ -44,6 +48,8 @@ class StreamThreadParts:
     answers: Answers
     telemetry: ThreadTelemetry
     stalls: StallResponse
+    hold: CommitHold
+    input_limit: InputLimit
     close_last: Mapping[str, Callable[[], None]]
 
 
@@ -83,15 +89,15 @@ def create_parts(
     clients = ThreadClients(context)
     topologies = BuiltTopologies(topology.internal_builder, spec.config, clients.topic_counts)
     topics = TopicNames(context.application_id, topologies)
-    member = ThreadGroup(context, clients, topologies, topics)
-    tasks = ThreadTasks(context, clients, topologies, topics, member.membership, resources, lambda: group.topics.ids)
-    group = member.rebalancer(tasks.manager, tasks.changelog_reader)
-    health = _client_health(context, clients, member, tasks)
+    group = create_group(context, clients, topologies, topics)
+    membership, source_topics = group.membership, group.source_topics
+    tasks = create_tasks(context, clients, topologies, topics, membership, resources, lambda: source_topics.ids)
+    health = _client_health(context, clients, membership, tasks)
     answers = _answers(context, topologies, topics, tasks, health)
     return StreamThreadParts(
         context,
         tasks,
-        group,
+        create_rebalancer(context, clients, topologies, topics, group, tasks),
         _open_transactions(context, clients, tasks),
         StatusReporter(
             context.config,
@@ -111,13 +117,15 @@ def create_parts(
         ThreadTelemetry(
             supplier.telemetries,
             f"{context.name}-consumer",
-            member.member_labels,
+            partial(member_labels, context, membership),
             answers.measurement.groups,
             answers.measurement.of_clients,
             clock,
             control.report,
         ),
         StallResponse(clients.stall_watchdog(tasks.consumer), tasks.manager, context.metrics, control, context.log),
+        CommitHold(tasks.manager, membership, topologies, clock, context.log),
+        InputLimit(tasks.consumer, clock, context.log),
         {
             "offsets reader": clients.offsets_reader.close,
             "checkpoints": tasks.checkpoints.close,
@@ -140,13 +148,13 @@ def _open_transactions(context: ThreadContext, clients: ThreadClients, tasks: Th
 
 
 def _client_health(
-    context: ThreadContext, clients: ThreadClients, member: ThreadGroup, tasks: ThreadTasks
+    context: ThreadContext, clients: ThreadClients, membership: GroupMembership, tasks: ThreadTasks
 ) -> ClientHealth:
     return ClientHealth(
         context.name,
         {"consumer": tasks.consumer.health, "restore-consumer": tasks.restore_consumer.health},
         tasks.producer.health,
-        (member.membership.waits, clients.admin.waits),
+        (membership.waits, clients.admin.waits),
         context.metrics,
     )
 

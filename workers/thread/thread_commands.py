@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from penstock.topology.records import TaskId
 from ..control.messages import (
     LIST_LAGS,
     LIST_STORES,
+    READS,
     AnswerRequest,
     AskClientInstanceIds,
     Command,
@@ -28,7 +30,10 @@ from ..control.messages import (
     DescribeChangelog,
     DescribeColumns,
     DescribeTopology,
+    EndHold,
     EndScan,
+    HoldAtCommit,
+    LimitInput,
     Measure,
     Pause,
     Query,
@@ -88,7 +93,10 @@ class Answers:
 
 
 class ThreadCommands:
-    """Polled once in each iteration, so that a command takes effect between two batches, never within one."""
+    """Polled once in each iteration, so that a command takes effect between two batches, never within one.
+
+    Reads need no iteration: they are answered also while the thread waits for records.
+    """
 
     def __init__(
         self, control: ThreadControl, thread: StreamThread, answers: Answers, telemetry: ThreadTelemetry
@@ -97,12 +105,21 @@ class ThreadCommands:
         self._control = control
         self._thread = thread
         self._answers = answers
+        self._waiting: deque[Command] = deque()
 
     def poll(self) -> None:
         """Execute the commands that have arrived."""
-        for command in self._control.poll_commands():
-            self._carry_out(command)
+        self._waiting += self._control.poll_commands()
+        while self._waiting:
+            self._carry_out(self._waiting.popleft())
         self._answers.reader.scans.end_unread()
+
+    def answer_reads(self) -> bool:
+        """Answer the reads that have arrived. Returns False if another command waits for poll(), and all after it."""
+        self._waiting += self._control.poll_commands()
+        while self._waiting and isinstance(self._waiting[0], READS):
+            self._carry_out(self._waiting.popleft())
+        return not self._waiting
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -141,6 +158,20 @@ class ThreadCommands:
                 self._telemetry.ask(command)
             case DescribeTopology():
                 self._control.report(CommandResult(command.id, self._answers.describe_topology()))
+            case HoldAtCommit():
+                self._hold(command)
+            case EndHold():
+                self._control.report(self._thread.hold.end(command))
+            case LimitInput():
+                self._control.report(self._thread.input_limit.begin(command))
+
+    def _hold(self, command: HoldAtCommit) -> None:
+        """Begin a hold. An error of the commit is the answer, and the thread's own error."""
+        try:
+            self._control.report(self._thread.hold.begin(command, self._is_settled()))
+        except StreamsError as error:
+            self._control.report(CommandResult(command.id, error=str(error)))
+            raise
 
     def _is_settled(self) -> bool:
         """Return True if this thread has all of its tasks, and no further one is about to be assigned."""
@@ -192,7 +223,9 @@ def _results(query: Query, reader: StoreReader, is_settled: bool) -> dict[str, o
     if query.method == LIST_STORES:
         return _all_stores(task_manager)
     if query.method == LIST_LAGS:
-        return {str(task.task_id): reader.changelog_reader.positions(task) for task in task_manager.all_tasks()}
+        return {
+            str(task.task_id): reader.changelog_reader.positions(task) for task in task_manager.all_tasks().values()
+        }
     found = TaskResults()
     if reader.is_global(query.store):
         position = reader.global_state.position(query.store)
@@ -226,8 +259,7 @@ def _current_tasks(query: Query, task_manager: TaskManager, is_settled: bool) ->
 
 def _stale_tasks(query: Query, task_manager: TaskManager) -> dict[TaskId, Task]:
     """Return the active and standby tasks that have opened the store (Kafka: StreamThread.readyOnlyAllTasks)."""
-    tasks: dict[TaskId, Task] = {**task_manager.standby.all_tasks(), **task_manager.active.all_tasks()}
-    asked = _asked(query, tasks)
+    asked = _asked(query, task_manager.all_tasks())
     return {task_id: task for task_id, task in asked.items() if query.store in task.state_manager.stores}
 
 
@@ -288,7 +320,7 @@ def take(command: TakeSnapshot, task_manager: TaskManager) -> CommandResult:
 
 def _offsets(directory: Path, task_manager: TaskManager) -> dict[str, dict[str, int | None]]:
     taken = {}
-    for task_id, task in (task_manager.active.all_tasks() | task_manager.standby.all_tasks()).items():
+    for task_id, task in task_manager.all_tasks().items():
         manager, target = task.state_manager, directory / str(task_id)
         offsets = checkpoint_stores(manager.stores, target)
         if offsets:

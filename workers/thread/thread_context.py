@@ -9,7 +9,7 @@ from penstock.clients.clock import Clock
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.graph.topology import Topology
 
-from ..control.messages import ThreadControl, ThreadSpec
+from ..control.messages import StateChanged, ThreadControl, ThreadSpec
 from ..control.stream_thread_state import stream_thread_states
 from ..metrics.custom_metrics import CustomMetrics
 from ..metrics.loop_time import LoopTime
@@ -38,7 +38,9 @@ class ThreadContext:
         self.broker_assigns = config["group.protocol"] == "streams"
         self.log_prefix = f"stream-thread [{self.name}] "
         self.log = self.logger("stream_thread")
-        self.states = stream_thread_states(self.log)
+        self.states = stream_thread_states(
+            self.log, lambda old, new: self.control.report(StateChanged(old.name, new.name))
+        )
         self.time = LoopTime(self.clock)
         self.metrics = ThreadMetrics(
             config["metrics.sample.window.ms"],

@@ -1,8 +1,9 @@
-"""A stream thread's part in its group: assignor, membership, and the rebalancer over its tasks."""
+"""A stream thread's part in its group: assignor, membership and source topics, and the rebalancer over its tasks."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from uuid import UUID
 
 from penstock.clients.group.group_member import StreamsGroupMember
@@ -24,110 +25,129 @@ from ..group.streams_metadata import HostReporter
 from ..group.task_offset_reporter import TaskOffsetReporter
 from ..group.topic_names import TopicNames
 from ..group.topology_push import described_topology
-from ..restore.store_changelog_reader import StoreChangelogReader
-from ..tasks.task_manager import TaskManager
 from .thread_clients import ThreadClients
 from .thread_context import ThreadContext
+from .thread_tasks import ThreadTasks
 
 
+@dataclass(frozen=True, eq=False)
 class ThreadGroup:
-    """Creates the membership, and later the rebalancer, which needs the tasks."""
+    """The part that needs no tasks; see create_group."""
 
-    def __init__(
-        self, context: ThreadContext, clients: ThreadClients, topologies: BuiltTopologies, topics: TopicNames
-    ) -> None:
-        self._context, self._clients, self._topologies, self._topics = context, clients, topologies, topics
-        self._assignor = StreamsPartitionAssignor(
-            context.config,
-            UUID(context.spec.process_id),
-            clients.changelog_offsets(),
-            context.clock,
-            context.logger("streams_partition_assignor"),
-            context.config.with_prefix("client.tag."),
-            rack=context.config["client.rack"],
-            facts=pack_facts(facts_of(context.topology, context.config)),
-        )
-        self.membership = self._membership()
+    assignor: StreamsPartitionAssignor
+    membership: GroupMembership
+    source_topics: SourceTopics
 
-    def _membership(self) -> GroupMembership:
-        context = self._context
-        supplier, client_id = context.supplier, f"{context.name}-member"
-        if not context.broker_assigns:
-            return supplier.get_group_member(client_id, self._assignor.assign, context.instance_id)
-        tell_broker_settings(context.config, context.log)
-        topology = streams_topology(self._topologies, context.config)
-        if context.config["topology.description.push.enabled"]:
-            description = described_topology(context.topology.describe(), self._topics.full)
-            topology = replace(topology, description=description)
-        return supplier.get_streams_group_member(client_id, topology, context.instance_id)
 
-    def member_labels(self) -> dict[str, str]:
-        """Return what describes this thread's member in pushed metrics (Kafka: ClientTelemetryProvider)."""
-        labels = {
-            "group_id": self._context.application_id,
-            "group_instance_id": self._context.instance_id,
-            "group_member_id": self.membership.member_id,
-        }
-        return {name: value for name, value in labels.items() if value}
+def create_group(
+    context: ThreadContext, clients: ThreadClients, topologies: BuiltTopologies, topics: TopicNames
+) -> ThreadGroup:
+    """Return a membership that has not joined yet, with the assignor that it uses if it leads the group."""
+    assignor = StreamsPartitionAssignor(
+        context.config,
+        UUID(context.spec.process_id),
+        clients.changelog_offsets(),
+        context.clock,
+        context.logger("streams_partition_assignor"),
+        context.config.with_prefix("client.tag."),
+        rack=context.config["client.rack"],
+        facts=pack_facts(facts_of(context.topology, context.config)),
+    )
+    membership = _membership(context, assignor, topologies, topics)
+    return ThreadGroup(assignor, membership, _source_topics(context, clients, topologies, assignor))
 
-    def rebalancer(self, task_manager: TaskManager, changelog_reader: StoreChangelogReader) -> Rebalancer:
-        """Return what takes these tasks through the rebalances of the group."""
-        context, membership = self._context, self.membership
-        reporter = None
-        if isinstance(membership, StreamsGroupMember):
-            reporter = TaskOffsetReporter(membership.report_task_offsets, task_manager, changelog_reader, context.clock)
-        listener = RebalanceListener(
-            task_manager,
-            context.states,
-            context.clock,
-            lambda: context.control.report(ApplicationShutdownRequested()),
-            context.log,
-            context.metrics,
-        )
-        return Rebalancer(
-            membership,
-            self._assignor,
-            self._source_topics(),
-            task_manager,
-            listener,
-            context.clock,
-            context.log,
-            reporter,
-            HostReporter(context.control.report, self._topologies, self._topics),
-            None if context.broker_assigns else self._refuse_other_group,
-            context.spans,
-        )
 
-    def _source_topics(self) -> SourceTopics:
-        context, clients = self._context, self._clients
-        log = context.logger("internal_topic_manager")
-        manager = InternalTopicManager(clients.admin, context.config, context.clock, log, context.sleep)
-        return SourceTopics(
-            self._topologies,
-            clients.topic_counts,
-            (lambda _, patience_ms: clients.topic_counts(patience_ms))
-            if context.broker_assigns  # it makes the topics, too
-            else manager.make_ready,
-            manager.look,
-            lambda infos, counts: self._assignor.update_topics(infos, counts, manager.partition_racks),
-            context.clock,
-            clients.metadata_max_age_ms("consumer.", "main.consumer."),
-            log,
-        )
+def _membership(
+    context: ThreadContext, assignor: StreamsPartitionAssignor, topologies: BuiltTopologies, topics: TopicNames
+) -> GroupMembership:
+    supplier, client_id = context.supplier, f"{context.name}-member"
+    if not context.broker_assigns:
+        return supplier.get_group_member(client_id, assignor.assign, context.instance_id)
+    tell_broker_settings(context.config, context.log)
+    topology = streams_topology(topologies, context.config)
+    if context.config["topology.description.push.enabled"]:
+        description = described_topology(context.topology.describe(), topics.full)
+        topology = replace(topology, description=description)
+    return supplier.get_streams_group_member(client_id, topology, context.instance_id)
 
-    def _refuse_other_group(self) -> None:
-        """Check the topology of the group's members before joining; without an answer, join.
 
-        This host's own members do not count: they are remains of an earlier run, until their session ends.
-        """
-        context = self._context
-        try:
-            group = self._clients.offsets_reader.describe()
-        except StreamsError as error:
-            context.log.info("The group's topology could not be read before joining: %s", error)
-            return
-        if group.protocol == "consumer":
-            refuse_consumers(context.application_id, [member.client_id for member in group.members])
-        own = (context.instance_id or "").rpartition("-")[0]
-        others = [tasks_given(m) for m in group.members if not own or (m.instance_id or "").rpartition("-")[0] != own]
-        refuse_other_topology(context.application_id, others, self._topologies.infos())
+def _source_topics(
+    context: ThreadContext, clients: ThreadClients, topologies: BuiltTopologies, assignor: StreamsPartitionAssignor
+) -> SourceTopics:
+    log = context.logger("internal_topic_manager")
+    manager = InternalTopicManager(clients.admin, context.config, context.clock, log, context.sleep)
+    return SourceTopics(
+        topologies,
+        clients.topic_counts,
+        (lambda _, patience_ms: clients.topic_counts(patience_ms))
+        if context.broker_assigns  # it makes the topics, too
+        else manager.make_ready,
+        manager.look,
+        lambda infos, counts: assignor.update_topics(infos, counts, manager.partition_racks),
+        context.clock,
+        clients.metadata_max_age_ms("consumer.", "main.consumer."),
+        log,
+    )
+
+
+def create_rebalancer(
+    context: ThreadContext,
+    clients: ThreadClients,
+    topologies: BuiltTopologies,
+    topics: TopicNames,
+    group: ThreadGroup,
+    tasks: ThreadTasks,
+) -> Rebalancer:
+    """Return what takes these tasks through the rebalances of the group."""
+    membership, reporter = group.membership, None
+    if isinstance(membership, StreamsGroupMember):
+        report = membership.report_task_offsets
+        reporter = TaskOffsetReporter(report, tasks.manager, tasks.changelog_reader, context.clock)
+    listener = RebalanceListener(
+        tasks.manager,
+        context.states,
+        context.clock,
+        lambda: context.control.report(ApplicationShutdownRequested()),
+        context.log,
+        context.metrics,
+    )
+    return Rebalancer(
+        membership,
+        group.assignor,
+        group.source_topics,
+        tasks.manager,
+        listener,
+        context.clock,
+        context.log,
+        reporter,
+        HostReporter(context.control.report, topologies, topics),
+        None if context.broker_assigns else partial(_refuse_other_group, context, clients, topologies),
+        context.spans,
+    )
+
+
+def _refuse_other_group(context: ThreadContext, clients: ThreadClients, topologies: BuiltTopologies) -> None:
+    """Check the topology of the group's members before joining; without an answer, join.
+
+    This host's own members do not count: they are remains of an earlier run, until their session ends.
+    """
+    try:
+        group = clients.offsets_reader.describe()
+    except StreamsError as error:
+        context.log.info("The group's topology could not be read before joining: %s", error)
+        return
+    if group.protocol == "consumer":
+        refuse_consumers(context.application_id, [member.client_id for member in group.members])
+    own = (context.instance_id or "").rpartition("-")[0]
+    others = [tasks_given(m) for m in group.members if not own or (m.instance_id or "").rpartition("-")[0] != own]
+    refuse_other_topology(context.application_id, others, topologies.infos())
+
+
+def member_labels(context: ThreadContext, membership: GroupMembership) -> dict[str, str]:
+    """Return what describes this thread's member in pushed metrics (Kafka: ClientTelemetryProvider)."""
+    labels = {
+        "group_id": context.application_id,
+        "group_instance_id": context.instance_id,
+        "group_member_id": membership.member_id,
+    }
+    return {name: value for name, value in labels.items() if value}

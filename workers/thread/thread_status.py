@@ -5,8 +5,8 @@ Metrics have Kafka Streams' names and tags (StreamsMetricsImpl).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import InitVar, dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import InitVar, dataclass, replace
 
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.state_machine import StateMachine
@@ -17,7 +17,7 @@ from penstock.topology.context.async_calls import AsyncCalls
 from penstock.topology.context.tallies import STORE_GROUP
 from penstock.topology.records import TopicPartition
 
-from ..control.messages import Status, TaskStatus, ThreadControl
+from ..control.messages import SinkStatus, Status, TaskStatus, ThreadControl
 from ..control.stream_thread_state import StreamThreadState
 from ..metrics.client_health import FETCH_GROUP, ClientHealth
 from ..metrics.custom_metrics import CustomMetrics
@@ -105,8 +105,8 @@ class StatusReporter:
 
     def status(self, now_ms: int) -> Status:
         """Return the current status of the thread."""
-        reader, tasks = self.changelog_reader, self.task_manager.all_tasks()
-        statuses = tuple(self._task_status(task) for task in sorted(tasks, key=lambda task: task.task_id))
+        reader, tasks = self.changelog_reader, self.task_manager.all_tasks().values()
+        statuses = tuple(self._task_status(task, now_ms) for task in sorted(tasks, key=lambda task: task.task_id))
         passed_ms = max(now_ms - self._last_beat_ms, 1)
         restored = reader.total_restored - self._last_restored
         self._last_restored = reader.total_restored
@@ -125,16 +125,30 @@ class StatusReporter:
             (*self._own_waits(), *self.clients.look(now_ms)),
         )
 
-    def _task_status(self, task: Task) -> TaskStatus:
+    def _task_status(self, task: Task, now_ms: int) -> TaskStatus:
         reader = self.changelog_reader
         remaining, total = reader.progress(task)
-        rate, state = reader.rate(task), task.state.name
+        kind = "active" if isinstance(task, StreamTask) else "standby"
+        status = TaskStatus(
+            str(task.task_id),
+            kind,
+            task.state.name,
+            remaining,
+            total,
+            reader.rate(task),
+            checkpoint=self.checkpoints.status(task.task_id),
+        )
         if not isinstance(task, StreamTask):
-            return TaskStatus(str(task.task_id), "standby", state, remaining, total, rate)
+            return status
         lags = {partition: self._lag(task, partition) for partition in sorted(task.input_partitions)}
-        ends = {partition: self.consumer.end(partition) for partition in lags}
-        buffered, waiting = task.num_buffered(), task.records_waiting
-        return TaskStatus(str(task.task_id), "active", state, remaining, total, rate, lags, buffered, waiting, ends)
+        return replace(
+            status,
+            lags=lags,
+            buffered=task.num_buffered(),
+            waiting=task.records_waiting,
+            end_offsets={partition: self.consumer.end(partition) for partition in lags},
+            sinks=tuple(_sinks(task, now_ms)),
+        )
 
     def _lag(self, task: StreamTask, partition: TopicPartition) -> int | None:
         """Return the number of unprocessed records of a partition, None if it is unknown."""
@@ -143,6 +157,20 @@ class StatusReporter:
         if lag == 1 and consumer.end(partition) == consumer.position(partition):
             lag = 0  # the consumer reports at least 1 until it has reached the end
         return lag if lag is None and not buffered else (lag or 0) + buffered
+
+
+def _sinks(task: StreamTask, now_ms: int) -> Iterator[SinkStatus]:
+    """Yield the sinks outside of Kafka of a task, while it runs."""
+    for function in () if task.run is None else task.run.functions:
+        if function.is_sink:
+            values = function.values(now_ms)
+            yield SinkStatus(
+                function.name,
+                int(values["records-waiting"]),
+                values["row-rate"],
+                values["call-latency-avg"],
+                int(values["retry-total"]),
+            )
 
 
 def dead_letters(tags: dict[str, str], producer: StreamsProducer) -> Iterator[MetricGroup]:
@@ -173,7 +201,7 @@ class Measurement:
 
     def groups(self) -> tuple[MetricGroup, ...]:
         """Return the metrics of the thread, of each task with its sources, partitions and stores, and users' own."""
-        now_ms, tags, tasks = self.time.now_ms, self._tags, self.task_manager.all_tasks()
+        now_ms, tags, tasks = self.time.now_ms, self._tags, self.task_manager.all_tasks().values()
         return (
             MetricGroup(THREAD_GROUP, tags, self.metrics.snapshot(now_ms)),
             MetricGroup(THREAD_GROUP, {**tags, "process-id": self.process_id}, {"thread-state": self._state()}),
@@ -193,7 +221,7 @@ class Measurement:
         """Return the metrics of the thread's Kafka clients."""
         return self.clients.groups(self.time.now_ms)
 
-    def _restoring(self, tasks: list[Task]) -> dict[str, float]:
+    def _restoring(self, tasks: Collection[Task]) -> dict[str, float]:
         return {
             "active-restoring-tasks": float(sum(t.kind == "task" and t.state is TaskState.RESTORING for t in tasks)),
             "standby-updating-tasks": float(sum(t.kind != "task" and t.state is TaskState.RUNNING for t in tasks)),

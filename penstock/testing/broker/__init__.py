@@ -1,4 +1,4 @@
-"""Kafka brokers in memory: ``EmbeddedKafka`` for tests, ``Cluster`` for who has their own clock and connections."""
+"""Kafka brokers in memory: ``EmbeddedKafka`` for tests, ``Cluster`` for callers with own clock and connections."""
 
 from __future__ import annotations
 

@@ -114,9 +114,9 @@ class ConsumerGroup(ModernGroup[ConsumerMember, set[TopicPartition]]):
         }
 
     def _reconcile(self, member: ConsumerMember, owned: Collection[TopicPartition] | None, changed: bool) -> None:
-        """Bring a member one step closer to its target (Kafka.
+        """Bring a member one step closer to its target (Kafka: CurrentAssignmentBuilder).
 
-        CurrentAssignmentBuilder). owned: the partitions that it reports.
+        owned: the partitions that it reports.
         """
         if member.state is MemberState.STABLE and member.epoch == self.target_epoch:
             return

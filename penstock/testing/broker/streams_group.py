@@ -246,9 +246,9 @@ class StreamsGroup(ModernGroup[StreamsMember, Tasks]):
                 )
 
     def _reconcile(self, member: StreamsMember, owned: Tasks | None) -> None:
-        """Bring a member one step closer to its target (Kafka.
+        """Bring a member one step closer to its target (Kafka: CurrentAssignmentBuilder).
 
-        CurrentAssignmentBuilder). owned: the tasks that it reports.
+        owned: the tasks that it reports.
         """
         if member.state is MemberState.STABLE and member.epoch == self.target_epoch:
             return

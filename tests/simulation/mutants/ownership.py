@@ -158,7 +158,7 @@ def tasks_that_are_not_open_yet_untold(original: Any) -> Any:
     """
 
     def task_offset_sums(manager: TaskManager) -> Any:
-        tasks = manager.standby.all_tasks() | manager.active.all_tasks()
+        tasks = manager.all_tasks()
         created = {task_id for task_id, task in tasks.items() if task.state is TaskState.CREATED}
         return original(manager) | dict.fromkeys(created, UNKNOWN_OFFSET_SUM)
 
@@ -178,7 +178,7 @@ def abort_forgets_to_abort(_: Any) -> Any:
 
 
 def suspended_without_commit(_: Any) -> Any:
-    def commit_before_suspending(manager: TaskManager, active: Any, first: Any) -> None:
+    def commit_before_suspending(manager: TaskManager, active: Any) -> None:
         for task_id in active:
             task = manager.active.running.get(task_id)
             if task is not None:

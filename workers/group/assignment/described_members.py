@@ -14,7 +14,7 @@ from .assignment_info import AssignmentInfo
 from .subscription_info import Partitions, SubscriptionInfo
 
 
-def facts_told(member: GroupMemberDescription) -> Facts | None:
+def facts_of_member(member: GroupMemberDescription) -> Facts | None:
     """Return the topology of a member, None if it is not in its metadata: in a streams group, or on Java."""
     if member.subscription is None:
         return None

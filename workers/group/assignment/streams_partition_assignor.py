@@ -177,8 +177,8 @@ class StreamsPartitionAssignor:
         except (TaskAssignmentError, MissingSourceTopicError) as error:
             self.log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
             incomplete = isinstance(error, MissingSourceTopicError)
-            told = AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA if incomplete else AssignorError.ASSIGNMENT_ERROR
-            return self._error_assignment(members, told, version)
+            code = AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA if incomplete else AssignorError.ASSIGNMENT_ERROR
+            return self._error_assignment(members, code, version)
 
     def _error_assignment(
         self, members: Mapping[str, MemberSubscription], error: AssignorError, version: int

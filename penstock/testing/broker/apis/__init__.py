@@ -1,4 +1,4 @@
-"""Kafka's APIs, one file for each. Each of them names the versions that it serves; what is not here is not served."""
+"""Kafka's APIs, one file for each, which names the versions that it serves. Other APIs are not served."""
 
 from __future__ import annotations
 

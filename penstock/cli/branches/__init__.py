@@ -1,0 +1,1 @@
+"""Copies of a running application: what `penstock branch` does."""

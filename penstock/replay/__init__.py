@@ -1,0 +1,1 @@
+"""Tasks of an application again, from their checkpoints, in a process that writes nothing."""
