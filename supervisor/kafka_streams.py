@@ -36,6 +36,7 @@ from .control.administration import Administration
 from .control.control_actions import actions, sql_action
 from .control.control_socket import ControlSocket
 from .exit_codes import ExitCode
+from .http.forwarding import HttpHosts
 from .http.host_watch import HostWatch
 from .http.otlp import OtlpMetrics
 from .http.server import HttpServer
@@ -105,8 +106,9 @@ class KafkaStreams:
             prepare=prepare_stream_thread if self._config["penstock.worker.spare"] else None,
         )
         #: For the control socket and HTTP.
-        self._administration = Administration(self._supervisor, self._config)
-        self._http = HttpServer(self._supervisor, self._administration, self._config)
+        hosts = HttpHosts(self._config["penstock.http.token"])
+        self._administration = Administration(self._supervisor, self._config, hosts)
+        self._http = HttpServer(self._supervisor, self._administration, self._config, hosts)
         commands = {**actions(self._administration), "sql": sql_action(self._http.sql)}
         self._control_socket = ControlSocket(self._state_directory.path, commands)
         self._watch = HostWatch(self._config, self._supervisor.release_host)

@@ -103,6 +103,16 @@ class Load:
         assert producer.flush(PATIENCE_SECONDS) == 0
 
 
+def on_host(port: int) -> dict[str, str]:
+    """Return the settings of a host that the others of its application can ask."""
+    return {"application.server": f"127.0.0.1:{port}", "penstock.http.port": str(port), "penstock.http.token": "geheim"}
+
+
+def as_options(config: dict[str, str]) -> tuple[str, ...]:
+    """Return settings as options of ``penstock run``."""
+    return tuple(part for key, value in config.items() for part in ("-c", f"{key}={value}"))
+
+
 class RunningBranch:
     """A running branch, in another process."""
 

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,11 +27,33 @@ from tests.waiting import PATIENCE_SECONDS, eventually
 LIMIT = ("--stop-at-most", "20")
 
 
-class Operator:
-    """Runs an application and its branch, does what the commands say, and remembers which one is the writer."""
+#: By application, the options of its first process, and of its second one, if any.
+Hosts = Mapping[str, tuple[tuple[str, ...], tuple[str, ...] | None]]
 
-    def __init__(self, stage: Stage, branch: str) -> None:
+
+def until_shared(stage: Stage, name: str) -> None:
+    """Wait until an application has tasks both in the process that commands find, and in another one."""
+
+    def has_a_part() -> bool:
+        result = stage.run("status", "--json", "-c", f"application.id={name}")
+        if result.exit_code:
+            return False
+        tasks = [task for thread in json.loads(result.stdout)["threads"] for task in thread["tasks"]]
+        return 0 < len({task["task_id"] for task in tasks if task["kind"] == "active"}) < stage.tasks
+
+    eventually(has_a_part)
+
+
+class Operator:
+    """Runs an application and its branch, does what the commands say, and remembers which one is the writer.
+
+    hosts: by application, the options of the process that commands find, and of a second one that runs beside it.
+    """
+
+    def __init__(self, stage: Stage, branch: str, hosts: Hosts | None = None) -> None:
         self.stage, self.branch = stage, branch
+        self._hosts = hosts or {}
+        self._second: dict[str, RunningBranch] = {}
         self.names = (stage.application_id, branch)
         self.writer = stage.application_id
         self._started: dict[str, RunningBranch] = {}
@@ -51,13 +73,30 @@ class Operator:
     def start(self, name: str, prefix: str) -> RunningBranch:
         """Start an application that has ended, and wait until it answers or has ended again."""
         if name in self._started or name != self.branch:
-            self.process(name).wait(PATIENCE_SECONDS)
-        running = self._started[name] = RunningBranch(self.stage, name, "-c", f"penstock.sink.prefix={prefix}")
+            self.wait(name)
+        role = ("-c", f"penstock.sink.prefix={prefix}")
+        first, second = self._hosts.get(name, ((), None))
+        running = self._started[name] = RunningBranch(self.stage, name, *role, *first)
+        if second is not None:
+            self._second[name] = RunningBranch(self.stage, name, *role, *second)
         answers = ("status", "--json", "-c", f"application.id={name}")
         eventually(
             lambda: running.process.poll() is not None or self.stage.run(*answers).exit_code == 0, lambda: running.log
         )
         return running
+
+    def wait(self, name: str) -> None:
+        """Wait until an application has ended, on all hosts."""
+        self.process(name).wait(PATIENCE_SECONDS)
+        if name in self._second:
+            self._second[name].process.wait(PATIENCE_SECONDS)
+
+    def start_second(self, name: str) -> RunningBranch:
+        """Start the second process of an application whose first one runs already, as the writer."""
+        options = self._hosts[name][1]
+        assert options is not None
+        self._second[name] = RunningBranch(self.stage, name, "-c", "penstock.sink.prefix=", *options)
+        return self._second[name]
 
     def start_missing(self) -> None:
         """Start those that do not run, as the last completed exchange has left them."""
@@ -67,7 +106,7 @@ class Operator:
 
     def stop(self) -> None:
         """Stop both."""
-        for running in self._started.values():
+        for running in (*self._started.values(), *self._second.values()):
             running.stop()
 
     def exchange(self, command: str) -> Result:
@@ -82,7 +121,7 @@ class Operator:
                 done: dict[str, Any] = json.loads(result.stdout)
                 self.writer = done["writer"]
                 for name in self.names:  # an exchange stops both
-                    self.process(name).wait(PATIENCE_SECONDS)
+                    self.wait(name)
                 self.start_missing()
                 return done
             assert isinstance(result.exception, SystemExit), result.exc_info
@@ -119,12 +158,15 @@ class Operator:
 
 
 @contextmanager
-def operated(stage: Stage, branch: str) -> Iterator[Operator]:
-    """Yield the operator of a running application; its branch is created and started."""
-    made = stage.run("branch", "create", branch, "--stop-at-most", "10")
-    assert made.exit_code == 0, made.output
-    operator = Operator(stage, branch)
+def operated(stage: Stage, branch: str, hosts: Hosts | None = None) -> Iterator[Operator]:
+    """Yield the operator of a running application; its branch is created and started. hosts: as Operator's."""
+    operator = Operator(stage, branch, hosts)
     try:
+        if hosts is not None:
+            operator.start_second(stage.application_id)
+            until_shared(stage, stage.application_id)
+        made = stage.run("branch", "create", branch, "--stop-at-most", "10")
+        assert made.exit_code == 0, made.output
         operator.start_missing()
         yield operator
     finally:

@@ -26,9 +26,20 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import StreamsError, TopologyError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.control.messages import TopologyTopics
-from tests.branch_stage import TASKS, assert_equal_from_the_cut, load, original, started, until_processed
+from tests.branch_stage import (
+    TASKS,
+    as_options,
+    assert_equal_from_the_cut,
+    load,
+    on_host,
+    original,
+    started,
+    until_processed,
+)
 from tests.command_stage import Stage
 from tests.conftest import MakeTopic
+from tests.exchange_stage import until_shared
+from tests.free_port import free_port, free_ports
 from tests.waiting import PATIENCE_SECONDS
 
 BROKER = pytest.mark.broker
@@ -88,6 +99,43 @@ def test_a_branch_writes_what_the_original_writes_from_the_cut_on(
             assert deleted["branch"]["topics"] == made["topics"]
         left = set(stage.admin.list_topics(timeout=10).topics)
         assert not [topic for topic in left if topic.startswith(name)]
+
+
+@BROKER
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [EXACTLY_ONCE, STREAMS_GROUP], ids=["eos", "streams"])
+def test_an_application_on_two_hosts_is_cut_at_one_point(
+    tmp_path: Path, bootstrap_servers: str, settings: dict[str, Any]
+) -> None:
+    here, there = free_ports(2)
+    own = {key.replace(".", "_"): value for key, value in on_host(here).items()}
+    with original(tmp_path, bootstrap_servers, **settings, **own) as stage:
+        name = f"{stage.application_id}-next"
+        options = as_options({**on_host(there), "state.dir": str(tmp_path / "other host"), "penstock.sink.prefix": ""})
+        with started(stage, stage.application_id, *options) as other:
+            until_shared(stage, stage.application_id)
+            with load(stage) as feeding:
+                feeding.until_more(2_000)
+                made = create(stage, name)
+                feeding.until_more(1_000)
+                lines: list[str] = []
+                with Interrupted(stage, f"{name}2", lines) as branching:
+                    branching.in_hold = lambda: kill_a_thread(tmp_path / "other host", stage)
+                    again = branching.make()
+                assert any("No cut: " in line for line in lines), lines
+                feeding.until_more(500)
+            own_ports = as_options(on_host(free_port()))
+            for branch_name, outputs in ((name, made["outputs"]), (f"{name}2", dict(again.record.outputs))):
+                with started(stage, branch_name, *own_ports) as branch:
+                    until_processed(stage, feeding.written)
+                    assert assert_equal_from_the_cut(stage, branch, outputs) > 500
+            assert other.process.poll() is None
+
+
+def kill_a_thread(state_dir: Path, stage: Stage) -> None:
+    """Kill a stream thread of the application with this state directory."""
+    status = stage.json("status", "-c", f"state.dir={state_dir}")
+    os.kill(status["threads"][0]["pid"], signal.SIGKILL)
 
 
 @BROKER
@@ -250,7 +298,7 @@ def layout(tasks: int = 2, **more: tuple[str, ...]) -> BranchLayout:
 def test_what_cannot_be_branched_is_refused() -> None:
     counts = {"in": 2, "out": 1}
     layout().check(counts)
-    with pytest.raises(StreamsError, match=r"These tasks of app do not run on this host: 0_1\."):
+    with pytest.raises(StreamsError, match=r"tasks of app run neither on this host nor on one that it can ask: 0_1\."):
         layout(tasks=1).check(counts)
     with pytest.raises(TopologyError, match=r"rows-sink writes outside of Kafka"):
         layout(outside=("rows-sink",)).check(counts)

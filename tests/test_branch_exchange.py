@@ -24,9 +24,10 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import LockError, StreamsError
 from penstock.topology.records import TopicPartition
 from penstock.workers.tasks.branch_mark import BranchMark, BranchState, branch_marks, marked
-from tests.branch_stage import APP, load, original
+from tests.branch_stage import APP, as_options, load, on_host, original
 from tests.conftest import MakeTopic
-from tests.exchange_stage import Operator, assert_as_of_one, before_step, operated
+from tests.exchange_stage import Operator, assert_as_of_one, before_step, operated, until_shared
+from tests.free_port import free_ports
 
 BROKER = pytest.mark.broker
 PACE_SECONDS = 0.2
@@ -60,6 +61,27 @@ def test_outputs_are_those_of_one_application_after_a_cutover_and_a_rollback(
             feeding.until_more(500)
             feeding.end()
             assert assert_as_of_one(stage, feeding.written) > 4_000
+
+
+@BROKER
+@pytest.mark.slow
+def test_applications_on_several_hosts_are_exchanged(tmp_path: Path, bootstrap_servers: str) -> None:
+    """Each application has a second process, which the command reaches over HTTP."""
+    first, *ports = free_ports(4)
+    state = [{"state.dir": str(tmp_path / f"other host {number}")} for number in range(2)]
+    hosts = [as_options(on_host(port)) for port in ports]
+    settings = EXACTLY_ONCE | {key.replace(".", "_"): value for key, value in on_host(first).items()}
+    with original(tmp_path, bootstrap_servers, **settings) as stage, load(stage, PACE_SECONDS) as feeding:
+        name, old = f"{stage.application_id}-next", stage.application_id
+        parts = {old: ((), hosts[0] + as_options(state[0])), name: (hosts[1], hosts[2] + as_options(state[1]))}
+        with operated(stage, name, parts) as operator:
+            for command, writer in (("cutover", name), ("rollback", old), ("cutover", name)):
+                for each in (old, name):
+                    until_shared(stage, each)
+                feeding.until_more(200)
+                assert operator.complete(command)["writer"] == writer
+            feeding.end()
+            assert assert_as_of_one(stage, feeding.written) > 1_000
 
 
 @BROKER

@@ -61,7 +61,7 @@ def branch() -> None:
 def create(
     name: str, settings: Settings, sink_prefix: str | None, limit: float, wait: float, json_output: bool
 ) -> None:
-    """Make the branch NAME of the application that runs on this host.
+    """Make the branch NAME of the application that runs on this host, and perhaps on others.
 
     All tasks are copied as of one commit. The application stops for that commit, usually for less than 100 ms. If the
     command is interrupted, run it again.
@@ -159,8 +159,8 @@ def cutover(
 ) -> None:
     """Let the branch NAME write the real outputs, from exactly where its original stops.
 
-    Both must run on this host. Both stop at the same point of their input, and the command prints how to start them. If
-    it is interrupted, run it again.
+    Both must run on this host, and perhaps on others. Both stop at the same point of their input, and the command
+    prints how to start them. If it is interrupted, run it again.
     """
     config = settings.load_located()
     record = _record(config, name)

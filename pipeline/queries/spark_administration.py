@@ -17,6 +17,7 @@ from penstock.supervisor.application_state import ApplicationState
 from penstock.supervisor.control.administration import Administration
 from penstock.supervisor.control.control_actions import actions
 from penstock.supervisor.control.control_socket import ControlSocket
+from penstock.supervisor.http.forwarding import HttpHosts
 from penstock.supervisor.http.server import HttpServer
 from penstock.supervisor.logs.recent_errors import RecentErrors
 from penstock.supervisor.processes.worker import ThreadStatus
@@ -133,7 +134,7 @@ class SparkSupervisor:
             "processes. `penstock handover --to local` brings it back."
         )
 
-    pause = resume = add_thread = remove_thread = restart_thread = query
+    pause = resume = add_thread = remove_thread = restart_thread = shut_down = query
 
     def _lags(self) -> Iterator[MetricGroup]:
         for progress, partitions in self._look():
@@ -183,7 +184,7 @@ def administered(streams: SparkStreams) -> Iterator[SparkSupervisor]:
     supervisor: Any = looking
     administration = Administration(supervisor, streams.config)
     socket = ControlSocket(streams.directory, {name: actions(administration)[name] for name in COMMANDS})
-    server = HttpServer(supervisor, administration, streams.config)
+    server = HttpServer(supervisor, administration, streams.config, HttpHosts(streams.config["penstock.http.token"]))
     socket.start()
     try:
         server.start()

@@ -19,7 +19,7 @@ from penstock.workers.queries.store_answers import Row
 from penstock_distribution import version
 
 from ..processes.worker import ThreadStatus
-from ..queries import holds
+from ..queries.holds import AllHosts, CommandedHosts, ThisHost
 from ..queries.snapshots import create
 from ..queries.store_routing import Found, QueryError, StoreQueries
 from ..supervisor import Supervisor
@@ -52,10 +52,14 @@ class Administration:
     """Thread-safe: the supervisor's loop decides everything, through its inbox.
 
     Results are dicts, lists, strings, numbers, booleans and None, so that JSON can hold them. An operation that is not
-    possible raises a StreamsError that gives the reason and the fix.
+    possible raises a StreamsError that gives the reason and the fix. remote: the application's other hosts; without it
+    commands for all hosts reach only this one.
     """
 
-    def __init__(self, supervisor: Supervisor, config: StreamsConfig) -> None:
+    def __init__(self, supervisor: Supervisor, config: StreamsConfig, remote: CommandedHosts | None = None) -> None:
+        #: What the application's other hosts may ask of this one.
+        self.this_host = ThisHost(supervisor)
+        self._all_hosts = AllHosts(supervisor, config["application.server"], remote)
         self._supervisor = supervisor
         self._config = config
         self._stores = StoreQueries(supervisor, config["application.server"])
@@ -218,24 +222,25 @@ class Administration:
         return create(self._supervisor, self._config, Path(directory), name)
 
     def hold(self, seconds: float) -> dict[str, Any]:
-        """Make all stream threads commit, and process nothing for this time (s) or until end_hold; see holds.py."""
+        """Make all stream threads of all hosts commit, and process nothing for this time (s) or until end_hold.
+
+        Returns ``hold``, ``tasks``, ``topics``; see holds.py.
+        """
         self._check_running("hold")
-        return holds.begin(self._supervisor, seconds)
+        return self._all_hosts.hold(seconds)
 
     def end_hold(self, hold: int) -> dict[str, Any]:
         """Continue after a hold. Returns as ``changed`` why the tasks may have changed meanwhile, None if not."""
-        return holds.end(self._supervisor, hold)
+        return self._all_hosts.end_hold(hold)
 
     def limit_input(self, offsets: dict[str, list[int]], seconds: float) -> dict[str, Any]:
-        """Make all stream threads read no further than these offsets for this time (s); see holds.py."""
+        """Make all stream threads of all hosts read no further than these offsets for this time (s); see holds.py."""
         self._check_running("limit the input")
-        holds.limit_input(self._supervisor, offsets, seconds)
-        return {}
+        return self._all_hosts.limit_input(offsets, seconds)
 
     def stop(self) -> dict[str, Any]:
-        """Begin to stop the application cleanly; its members leave the group."""
-        self._supervisor.shut_down(leave_group=True)
-        return {}
+        """Begin to stop the application on all hosts cleanly; its members leave the group."""
+        return self._all_hosts.stop()
 
     # -- helpers
 

@@ -9,6 +9,7 @@ from typing import Any
 from penstock.topology.errors import StreamsError
 from penstock.topology.query.isolation_level import IsolationLevel
 
+from ..queries.holds import ThisHost
 from ..sql.sql_queries import SqlQueries, SqlQuery
 from .administration import Administration
 from .control_socket import Action
@@ -19,6 +20,8 @@ COMMANDS = (
     *("add_thread", "remove_thread", "restart_thread", "pause", "resume", "snapshot"),
     *("hold", "end_hold", "limit_input", "stop"),
 )
+#: Methods of ThisHost that another host may name.
+HOST_COMMANDS = ("hold", "end_hold", "limit_input", "stop")
 #: Conversions of their arguments.
 TYPES: Mapping[str, tuple[type, ...]] = {
     "name": (str,),
@@ -43,6 +46,11 @@ TYPES: Mapping[str, tuple[type, ...]] = {
 def actions(administration: Administration) -> dict[str, Action]:
     """Return the control socket's actions by name."""
     return {command: _checked(command, getattr(administration, command)) for command in COMMANDS}
+
+
+def host_actions(host: ThisHost) -> dict[str, Action]:
+    """Return the actions for the application's other hosts by name."""
+    return {command: _checked(command, getattr(host, command)) for command in HOST_COMMANDS}
 
 
 def sql_action(queries: SqlQueries) -> Action:

@@ -24,10 +24,12 @@ from starlette.routing import Route
 
 from penstock.topology.errors import StreamsError
 
+from ..control.control_actions import host_actions
+from ..control.control_socket import Action
 from ..logs.log_floods import bounded_logger
 from ..queries.store_routing import Found, QueryError, position_json
 from . import arrow, host_watch, prometheus, state_query, subscriptions
-from .forwarding import ARROW, CHANGES, FORWARDED
+from .forwarding import ARROW, CHANGES, FORWARDED, HOST_COMMANDS_PATH
 from .parameters import (
     ArrowParameters,
     StoreParameters,
@@ -69,6 +71,7 @@ def http_app(view: HttpView, address: HttpAddress, stopping: asyncio.Event) -> A
     def route(path: str, endpoint: Endpoint, method: str = "GET") -> Route:
         return Route(path, _endpoint(view, endpoint, health if path in HEALTH_PATHS else None), methods=[method])
 
+    commands = host_actions(view.administration.this_host).items()
     routes = [
         route("/health/live", _live),
         route("/health/ready", _ready),
@@ -88,6 +91,7 @@ def http_app(view: HttpView, address: HttpAddress, stopping: asyncio.Event) -> A
         route("/pause", lambda view, _: answer(view.administration.pause()), "POST"),
         route("/resume", lambda view, _: answer(view.administration.resume()), "POST"),
         route("/threads/{name}/restart", _restart, "POST"),
+        *(Route(f"{HOST_COMMANDS_PATH}/{name}", _command(view, action), methods=["POST"]) for name, action in commands),
         *(route(path, _file(*file)) for path, file in FILES.items()),
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _on_http_error})  # type: ignore[dict-item]
@@ -272,6 +276,25 @@ def arrow_rows(view: HttpView, request: Request, parameters: ArrowParameters) ->
         schema = arrow.chosen(table.schema, parameters.columns, name)
     scan = view.scans.open(parameters.request, schema, timeout, local, wait)
     return arrow.rows_response(schema, scan)
+
+
+def _command(view: HttpView, action: Action) -> Callable[[Request], Awaitable[Response]]:
+    """Return the endpoint at which another host of the application has a command carried out here."""
+
+    def carried_out(body: bytes) -> Response:
+        try:
+            arguments = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise QueryError(400, "BAD_REQUEST", f"The body must be a JSON object: {error}") from None
+        if not isinstance(arguments, dict):
+            raise QueryError(400, "BAD_REQUEST", "The body must be a JSON object with the command's arguments.")
+        return answer(action(**arguments))
+
+    async def run(request: Request) -> Response:
+        body = await request.body()
+        return await _endpoint(view, lambda _view, _request: carried_out(body), None)(request)
+
+    return run
 
 
 def _sql(view: HttpView) -> Callable[[Request], Awaitable[Response]]:

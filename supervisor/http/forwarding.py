@@ -17,6 +17,7 @@ from penstock.workers.control.messages import ReadStore
 from penstock.workers.group.streams_metadata import HostInfo
 from penstock.workers.queries.store_answers import PartitionResults, Row
 
+from ..queries.holds import CommandedHosts, Part
 from ..queries.state_query import QueriedHosts
 from ..queries.store_routing import RETRY_SECONDS, Found, QueryError, RemoteHosts, Scans, read_position
 from ..queries.store_scans import Table
@@ -32,6 +33,8 @@ ARROW = "application/vnd.apache.arrow.stream"
 #: Maximum size of another host's response.
 ANSWER_BYTES_MAX = 64 << 20
 _SAME = ("limit", "partition", "max_lag", "time_from", "time_to", "prefix", "after")
+#: The path of what a host does for another one of its application, without the name of the command.
+HOST_COMMANDS_PATH = "/host"
 #: The last part of the path of a subscription; a key of this name is written with percent encoding.
 CHANGES = "changes"
 
@@ -41,7 +44,7 @@ def host_headers(token: str | None) -> dict[str, str]:
     return {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
 
 
-class HttpHosts(RemoteHosts, QueriedHosts):
+class HttpHosts(RemoteHosts, QueriedHosts, CommandedHosts):
     """token: this host's token; the other hosts must have the same."""
 
     def __init__(self, token: str | None) -> None:
@@ -84,6 +87,15 @@ class HttpHosts(RemoteHosts, QueriedHosts):
         scan.close()
         return Table(scan.schema.remove_metadata(), scan.read["key_order"], scan.read["sessions"])
 
+    @override
+    def carry_out(self, host: HostInfo, command: str, arguments: Mapping[str, Any], timeout: float) -> Part:
+        path = f"{HOST_COMMANDS_PATH}/{command}"
+        status, answer = self._request(host, "POST", path, timeout, orjson.dumps(arguments))
+        if status != http.client.OK:
+            raise refusal(host, status, answer)
+        part: Part = answer
+        return part
+
     def _open(self, host: HostInfo, path: str, timeout: float) -> ArrowStream:
         connection = http.client.HTTPConnection(host.host.strip("[]"), host.port, timeout=timeout)
         try:
@@ -100,9 +112,14 @@ class HttpHosts(RemoteHosts, QueriedHosts):
             raise
 
     def _get(self, host: HostInfo, path: str, timeout: float) -> tuple[int, Any]:
+        return self._request(host, "GET", path, timeout)
+
+    def _request(
+        self, host: HostInfo, method: str, path: str, timeout: float, body: bytes | None = None
+    ) -> tuple[int, Any]:
         connection = http.client.HTTPConnection(host.host.strip("[]"), host.port, timeout=timeout)
         try:
-            connection.request("GET", path, headers=self._headers)
+            connection.request(method, path, body, self._headers)
             response = connection.getresponse()
             data = response.read(ANSWER_BYTES_MAX)
             return response.status, orjson.loads(data)
@@ -158,7 +175,7 @@ def refusal(host: HostInfo, status: int, answer: Any) -> QueryError:
 
 def unreachable(host: HostInfo, error: Exception) -> QueryError:
     """Return the error for a host that does not answer."""
-    text = f"{host.host}:{host.port}, which has the task, cannot be reached: {error or type(error).__name__}"
+    text = f"{host.host}:{host.port}, which has tasks, cannot be reached: {error or type(error).__name__}"
     return QueryError(503, "HOST_UNREACHABLE", text, RETRY_SECONDS)
 
 

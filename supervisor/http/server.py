@@ -16,9 +16,8 @@ from penstock.topology.errors import ConfigError
 from ..control.administration import Administration
 from ..logs.log_floods import FloodFilter
 from ..supervisor import Supervisor
-from .forwarding import HttpHosts
 from .security import HEADERS, HttpAddress
-from .view import HttpView
+from .view import HttpView, OtherHosts
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +37,11 @@ class HttpServer:
     Raises ConfigError if the address is open to others and there is no token.
     """
 
-    def __init__(self, supervisor: Supervisor, administration: Administration, config: StreamsConfig) -> None:
+    def __init__(
+        self, supervisor: Supervisor, administration: Administration, config: StreamsConfig, remote: OtherHosts
+    ) -> None:
         self._address = HttpAddress.of(config)
-        self._view = HttpView(supervisor, administration, config, HttpHosts(config["penstock.http.token"]))
+        self._view = HttpView(supervisor, administration, config, remote)
         #: Queries in SQL, over all hosts; also without a port.
         self.sql = self._view.sql
         self._server: Any = None

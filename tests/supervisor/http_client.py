@@ -49,12 +49,12 @@ class HttpClient:
     def of(cls, streams: KafkaStreams, token: str | None = None) -> HttpClient:
         return cls(streams.http_port, token)
 
-    def ask(self, path: str, method: str = "GET", **headers: str) -> Answer:
+    def ask(self, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
         """Return the response; headers: with _ for -."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         given = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         try:
-            connection.request(method, path, headers=given | {n.replace("_", "-"): v for n, v in headers.items()})
+            connection.request(method, path, body, given | {n.replace("_", "-"): v for n, v in headers.items()})
             response = connection.getresponse()
             return Answer(response.status, {n.lower(): v for n, v in response.getheaders()}, response.read().decode())
         finally:
@@ -66,5 +66,5 @@ class HttpClient:
         assert answer.status == 200, answer
         return answer.json
 
-    def post(self, path: str) -> Answer:
-        return self.ask(path, "POST")
+    def post(self, path: str, body: bytes | None = None) -> Answer:
+        return self.ask(path, "POST", body)

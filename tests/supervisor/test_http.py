@@ -123,6 +123,19 @@ def test_with_a_token_every_request_needs_it(guarded: HttpClient) -> None:
     assert TOKEN not in right.ask("/status").body
 
 
+def test_what_other_hosts_may_ask_needs_the_token_and_valid_arguments(guarded: HttpClient) -> None:
+    right = HttpClient(guarded.port, TOKEN)
+    assert guarded.post("/host/hold", b"{}").error["code"] == "UNAUTHORIZED"
+    assert right.ask("/host/hold").error["code"] == "METHOD_NOT_ALLOWED"
+    assert right.post("/host/metrics", b"{}").error["code"] == "NOT_FOUND"
+    for body in (b"", b"[]", b"{"):
+        refused = right.post("/host/hold", body)
+        assert (refused.status, refused.error["code"]) == (400, "BAD_REQUEST"), body
+    for body in (b"{}", b'{"hold":1,"seconds":"2"}', b'{"hold":true,"seconds":2}', b'{"hold":1,"seconds":2,"more":3}'):
+        refused = right.post("/host/hold", body)
+        assert (refused.status, refused.error["code"]) == (409, "REFUSED"), body
+
+
 def test_requests_have_limits(free: HttpClient) -> None:
     assert free.ask(f"/stores/{'x' * 9000}").error["code"] == "URL_TOO_LONG"
     assert free.ask("/status", Content_Length="100000").error["code"] == "BODY_TOO_LARGE"

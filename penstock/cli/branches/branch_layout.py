@@ -27,9 +27,9 @@ class LateError(StreamsError):
 
 
 def once_assigned(look: Callable[[], T], progress: Progress) -> T:
-    """Return what look() returns; it raises StreamsError while tasks are missing on this host.
+    """Return what look() returns; it raises StreamsError while tasks are missing.
 
-    Right after a start the group may still move tasks here, so its error is raised after ASSIGNMENT_SECONDS only.
+    Right after a start the group may still assign tasks, so its error is raised after ASSIGNMENT_SECONDS only.
     """
     deadline, pace = time.monotonic() + ASSIGNMENT_SECONDS, threading.Event()
     while True:
@@ -46,7 +46,7 @@ def once_assigned(look: Callable[[], T], progress: Progress) -> T:
 
 @dataclass(frozen=True, slots=True)
 class BranchLayout:
-    """An application, and a branch of it. tasks: the active ones on this host; topics: by number of sub-topology."""
+    """An application, and a branch of it. tasks: the active ones that hold; topics: by number of sub-topology."""
 
     application_id: str
     name: str
@@ -121,13 +121,13 @@ class BranchLayout:
         self.check_tasks(counts)
 
     def check_tasks(self, counts: Mapping[str, int]) -> None:
-        """Raise StreamsError if a task does not run on this host. counts: of the topics that are read."""
+        """Raise StreamsError if a task is not among those that hold. counts: of the topics that are read."""
         missing = self._expected(counts) - self.tasks
         if missing:
             raise StreamsError(
-                f"These tasks of {self.application_id} do not run on this host: "
-                f"{', '.join(map(str, sorted(missing)))}. A branch is cut, and exchanged, on one host: stop the "
-                "application on the others, or wait until this one has all tasks"
+                f"These tasks of {self.application_id} run neither on this host nor on one that it can ask: "
+                f"{', '.join(map(str, sorted(missing)))}. If the application has other hosts, set application.server, "
+                "penstock.http.port and penstock.http.token on all of them; otherwise wait until all tasks run"
             )
 
     def _expected(self, counts: Mapping[str, int]) -> set[TaskId]:

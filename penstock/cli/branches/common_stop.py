@@ -68,7 +68,7 @@ class CommonStop:
     # -- before anything stops
 
     def layouts(self) -> list[BranchLayout]:
-        """Return what both consist of; raises StreamsError if not all of their tasks run on this host."""
+        """Return what both consist of; raises StreamsError if not all of their tasks can hold."""
         return once_assigned(self._layouts, self.progress)
 
     def _layouts(self) -> list[BranchLayout]:
