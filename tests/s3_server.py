@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.free_port import free_port
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 BUCKET = "penstock-tests"
 
@@ -50,7 +50,7 @@ def s3_server(log: Path) -> Iterator[S3Server]:
 def _creates_bucket(server: S3Server) -> bool:
     request = urllib.request.Request(f"http://127.0.0.1:{server.port}/{BUCKET}", method="PUT")
     try:
-        with urllib.request.urlopen(request, timeout=60):
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS):
             return True
     except (urllib.error.URLError, ConnectionError):
         return False

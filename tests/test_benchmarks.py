@@ -42,7 +42,7 @@ from penstock.testing import TopologyTestDriver
 from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import Status
 from tests.examples import examples
-from tests.waiting import wait_for_partitions
+from tests.waiting import PATIENCE_SECONDS, wait_for_partitions
 
 pytestmark = pytest.mark.medium
 
@@ -192,7 +192,7 @@ def test_recreating_an_input_keeps_the_input_with_a_longer_name(bootstrap_server
     recreate_topic(bootstrap_servers, name, 1)
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     wait_for_partitions(admin, name, 1)  # once it is known, no earlier operation is pending
-    assert f"{name}0" in admin.list_topics(timeout=30).topics
+    assert f"{name}0" in admin.list_topics(timeout=PATIENCE_SECONDS).topics
     delete_topics(admin, name)
 
 

@@ -97,7 +97,7 @@ def test_a_branch_writes_what_the_original_writes_from_the_cut_on(
                 assert assert_equal_from_the_cut(stage, branch, made["outputs"]) > 500
             deleted = stage.json("branch", "delete", f"{name}{number}", "--execute", "--wait", "120")
             assert deleted["branch"]["topics"] == made["topics"]
-        left = set(stage.admin.list_topics(timeout=10).topics)
+        left = set(stage.admin.list_topics(timeout=PATIENCE_SECONDS).topics)
         assert not [topic for topic in left if topic.startswith(name)]
 
 
@@ -253,7 +253,9 @@ def test_names_that_are_taken_are_refused_before_anything_is_made(tmp_path: Path
 
 def _topics_of(stage: Stage) -> set[str]:
     """Return the topics with the application's name, which those of its branches have, too. Other tests make others."""
-    return {topic for topic in stage.admin.list_topics(timeout=10).topics if stage.application_id in topic}
+    return {
+        topic for topic in stage.admin.list_topics(timeout=PATIENCE_SECONDS).topics if stage.application_id in topic
+    }
 
 
 @BROKER
@@ -270,7 +272,11 @@ def test_each_command_says_what_comes_next(tmp_path: Path, bootstrap_servers: st
         assert f"Would delete {name}: 7 topics. Run it with --execute." in planned
         assert f"next-{stage.sink}\n" in planned
         assert f"Deleted {name}: 7 topics." in stage.run("branch", "delete", name, "--execute").stdout
-        assert not [topic for topic in stage.admin.list_topics(timeout=10).topics if topic.startswith((name, "next-"))]
+        assert not [
+            topic
+            for topic in stage.admin.list_topics(timeout=PATIENCE_SECONDS).topics
+            if topic.startswith((name, "next-"))
+        ]
 
 
 @BROKER

@@ -28,6 +28,7 @@ from tests.branch_stage import APP, as_options, load, on_host, original
 from tests.conftest import MakeTopic
 from tests.exchange_stage import Operator, assert_as_of_one, before_step, operated, until_shared
 from tests.free_port import free_ports
+from tests.waiting import PATIENCE_SECONDS
 
 BROKER = pytest.mark.broker
 PACE_SECONDS = 0.2
@@ -194,7 +195,11 @@ def test_what_the_operator_reads(tmp_path: Path, bootstrap_servers: str) -> None
             operator.start(first, "old-")
             assert operator.exchange("rollback").exit_code == 0
             assert stage.run("branch", "delete", name, "--execute", "--wait", "120").exit_code == 0
-        assert not [topic for topic in stage.admin.list_topics(timeout=10).topics if topic.startswith((name, "old-"))]
+        assert not [
+            topic
+            for topic in stage.admin.list_topics(timeout=PATIENCE_SECONDS).topics
+            if topic.startswith((name, "old-"))
+        ]
 
 
 def _refused(operator: Operator, name: str, prefix: str, why: str) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[1]
 SCRIPT = """
 set -euo pipefail
@@ -42,7 +44,13 @@ def run(programs: Path, seconds: int = 60) -> str:
         add(programs, "sudo", "[[ $1 != -n ]] || shift", '[[ $1 == true ]] || exec "$@"')
     environment = {"PATH": str(programs), "CHROMIUM_SECONDS": str(seconds), "TMPDIR": str(programs)}
     done = subprocess.run(
-        ["bash", "-c", SCRIPT], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", SCRIPT],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (0, "the run continues\n"), done.stderr
     return done.stderr

@@ -24,6 +24,7 @@ from penstock.dev.dev_broker import DevBroker, DevBrokerError
 from penstock.dev.kafka_distribution import UnknownKafkaVersionError, distributions, newest
 from penstock.pipeline.java.java_runtime import JavaNotFoundError, find_java
 from tests.topics import create_topics
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.broker
@@ -37,7 +38,7 @@ def broker(tmp_path: Path) -> Iterator[DevBroker]:
 
 
 def topics(address: str) -> set[str]:
-    return set(AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).topics)
+    return set(AdminClient({"bootstrap.servers": address}).list_topics(timeout=PATIENCE_SECONDS).topics)
 
 
 def create_topic(address: str, name: str) -> None:
@@ -189,7 +190,7 @@ def test_ctrl_c_during_the_start_leaves_no_process(tmp_path: Path) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             starting.wait(0.02)
     starting.send_signal(signal.SIGINT)
-    _, shown = starting.communicate(timeout=20)
+    _, shown = starting.communicate(timeout=PATIENCE_SECONDS)
     assert starting.returncode == 1
     assert "Traceback" not in shown
     assert not java_processes(tmp_path)
@@ -215,7 +216,7 @@ def test_a_broker_whose_parent_does_not_reap_it_is_stopped(tmp_path: Path) -> No
     where = ["--directory", str(tmp_path / "b")]
     subprocess.run([*command, "start", *where], cwd=ROOT, check=True)
     stopped = subprocess.run(
-        [*command, "stop", *where], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        [*command, "stop", *where], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
     )
     assert stopped.stdout == "Broker dev stopped\n"
     assert "killed" not in stopped.stderr

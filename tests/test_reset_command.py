@@ -13,7 +13,7 @@ from confluent_kafka import Consumer
 
 from penstock.cli import cli
 from tests.command_stage import PARTITIONS, Stage, running
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
 RECORDS = 40
@@ -41,7 +41,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory, bootstrap_servers: str) -> I
 
 
 def topics(stage: Stage) -> set[str]:
-    found = stage.admin.list_topics(timeout=10).topics
+    found = stage.admin.list_topics(timeout=PATIENCE_SECONDS).topics
     return {name for name in found if name.startswith(f"{stage.application_id}-")}
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.statestore.view.spelling import printable, printable_lines
 from tests.command_stage import Stage
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Sets a title, moves the cursor, rings the bell, reverses text, and is markup for rich.
@@ -71,7 +71,7 @@ def on_a_terminal(stage: Stage, *arguments: str) -> str:
         "COLUMNS": "200",
     }
     command = [sys.executable, "-m", "penstock.cli", *arguments]
-    done = subprocess.run(command, stdout=theirs, stderr=theirs, env=environment, timeout=60, check=False)
+    done = subprocess.run(command, stdout=theirs, stderr=theirs, env=environment, timeout=PATIENCE_SECONDS, check=False)
     os.close(theirs)
     shown = b""
     try:

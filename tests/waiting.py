@@ -37,7 +37,7 @@ def wait_for_partitions(admin: AdminClient, topic: str, count: int) -> None:
     """Wait until the broker shows a new topic or a change with all leaders; it learns of it with a delay."""
 
     def is_shown() -> bool:
-        found = admin.list_topics(topic, timeout=10).topics.get(topic, TopicMetadata()).partitions or {}
+        found = admin.list_topics(topic, timeout=PATIENCE_SECONDS).topics.get(topic, TopicMetadata()).partitions or {}
         return len(found) == count and all(partition.leader >= 0 for partition in found.values())
 
     eventually(is_shown, f"{topic} has {count} partitions with leaders")

@@ -48,7 +48,13 @@ class Realm:
     def run(self, *command: str, stdin: str = "") -> str:
         """Run one of the programs; return its output."""
         done = subprocess.run(
-            command, env=self.environment, input=stdin, capture_output=True, text=True, check=False, timeout=60
+            command,
+            env=self.environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
         )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout

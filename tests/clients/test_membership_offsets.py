@@ -171,7 +171,7 @@ def test_committed_offsets_are_read_by_this_member_and_by_librdkafka(members: Me
     group_id = members.config.group_id
     consumer = Consumer({"bootstrap.servers": members.bootstrap_servers, "group.id": group_id})
     try:
-        (read,) = consumer.committed([RdTopicPartition(*first)], timeout=10)
+        (read,) = consumer.committed([RdTopicPartition(*first)], timeout=PATIENCE_SECONDS)
     finally:
         consumer.close()
     assert read.offset == 5  # its metadata is not compared: librdkafka reads past the end of a text without a NUL

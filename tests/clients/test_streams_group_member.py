@@ -26,6 +26,7 @@ from tests.clients.streams_group_stage import (
     Group,
     ThreadDouble,
 )
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.broker
 
@@ -43,7 +44,7 @@ def test_one_member_gets_all_tasks_and_the_broker_creates_the_changelog(group: G
     (assigned,) = (event for event in thread.events if isinstance(event, Assigned))
     assert assigned.active == partitions
     assert assigned.generation > 0
-    described = group.admin.list_topics(group.changelog, timeout=10).topics[group.changelog]
+    described = group.admin.list_topics(group.changelog, timeout=PATIENCE_SECONDS).topics[group.changelog]
     assert len(described.partitions) == PARTITIONS
     resource = ConfigResource(ResourceType.TOPIC, group.changelog)
     config = group.admin.describe_configs([resource])[resource].result(10)
@@ -67,7 +68,7 @@ def test_sub_topologies_with_a_repartition_topic(group: Group) -> None:
     group.run_until(lambda: thread.active)
     assert thread.active == group.tasks | {TaskId(1, 0), TaskId(1, 1)}
     assert thread.assignment.active[TaskId(1, 1)] == {TopicPartition(repartition, 1)}
-    topics = group.admin.list_topics(timeout=10).topics
+    topics = group.admin.list_topics(timeout=PATIENCE_SECONDS).topics
     assert (len(topics[repartition].partitions), len(topics[changelog].partitions)) == (2, 2)
 
 

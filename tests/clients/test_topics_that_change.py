@@ -7,7 +7,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tests.clients.application import Application, Topics, wait_for_values
 from tests.clients.conftest import MakeApplication, MakeTopic
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 #: More than a leader election takes, and less than the stall watchdog waits.
@@ -70,6 +70,6 @@ def committed(topics: Topics, application: Application, topic: str) -> int:
     """Return the committed offset of a topic's only partition."""
     consumer = Consumer({"bootstrap.servers": topics.bootstrap_servers, "group.id": application.application_id})
     try:
-        return int(consumer.committed([TopicPartition(topic, 0)], timeout=10)[0].offset)
+        return int(consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_SECONDS)[0].offset)
     finally:
         consumer.close()

@@ -16,7 +16,7 @@ import pyspark
 
 from penstock.pipeline.session.spark_session import require_jdk
 from tests.free_port import free_port
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 WORKERS = 2
 #: The only address at which the cluster is reachable.
@@ -33,7 +33,7 @@ class StandaloneCluster:
 
     def state(self) -> dict[str, Any]:
         """Return the master's view of workers and applications."""
-        with urllib.request.urlopen(f"{self.page}/json/", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.page}/json/", timeout=PATIENCE_SECONDS) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 

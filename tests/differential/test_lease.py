@@ -13,7 +13,7 @@ from penstock.pipeline.checkpoint.checkpoint import IDENTITY_FILE, CheckpointErr
 from penstock.pipeline.checkpoint.checkpoint_lease import LEASE_FILE, CheckpointLease
 from penstock.pipeline.checkpoint.hadoop_files import HadoopFiles
 from penstock.topology.errors import LockError, StreamsError
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.slow
 DRIVERS = 3
@@ -49,7 +49,7 @@ def has_lost(lease: CheckpointLease) -> bool:
 
 
 def test_only_one_of_several_concurrent_drivers_keeps_the_lease(spark: Any, tmp_path: Path) -> None:
-    barrier = threading.Barrier(DRIVERS, timeout=60)
+    barrier = threading.Barrier(DRIVERS, timeout=PATIENCE_SECONDS)
     leases = [CheckpointLease(Meeting(spark, barrier), str(tmp_path)) for _ in range(DRIVERS)]
     try:
         with ThreadPoolExecutor(DRIVERS) as drivers:

@@ -373,7 +373,7 @@ class Handover:
     def internal_topics(self) -> dict[str, Any]:
         """Return the ids of the internal topics by name: a recreated topic has another id."""
         prefix = f"{self.application_id}-"
-        names = [name for name in self.admin.list_topics(timeout=30).topics if name.startswith(prefix)]
+        names = [name for name in self.admin.list_topics(timeout=PATIENCE_SECONDS).topics if name.startswith(prefix)]
         found = self.admin.describe_topics(TopicCollection(names))
         return {name: str(future.result(30).topic_id) for name, future in sorted(found.items())}
 

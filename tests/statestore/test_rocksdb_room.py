@@ -15,6 +15,7 @@ from rocksdict import Options
 from penstock.statestore.rows.rocksdb_errors import last_complaint
 from penstock.statestore.rows.rocksdb_store import ROOM_POLL_SECONDS, RocksDBStore
 from tests.small_disk import small_disk
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.medium
 
@@ -49,7 +50,7 @@ for attempt in (
 def test_a_full_disk_is_reported_and_the_last_state_stays_on_disk(tmp_path: Path, beside: str) -> None:
     path = tmp_path / "store"
     command = [sys.executable, "-c", FULL_DISK, str(path), *beside.split()]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
     flush, commit = run.stdout.splitlines()
     assert flush.startswith(f"Cannot flush the store {path}: memtables were not written (")
     assert re.search(r"; RocksDB's log: .*File too large.*\); is the disk full\?$", flush)
@@ -97,7 +98,7 @@ def test_a_commit_that_waits_for_memtables_does_not_wait_for_a_full_disk(tmp_pat
     place = tmp_path / "disk"
     with small_disk(place, 8) as disk:
         command = [*disk.prefix, sys.executable, "-c", FULL_IN_THE_BACKGROUND, str(place)]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
     said = run.stdout.splitlines()
     assert len(said) == 5
     assert all(

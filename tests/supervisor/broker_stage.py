@@ -91,7 +91,7 @@ def end_offset(consumer: Consumer, partition: TopicPartition) -> int:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            return int(consumer.get_watermark_offsets(partition, timeout=10)[1])
+            return int(consumer.get_watermark_offsets(partition, timeout=PATIENCE_SECONDS)[1])
         except KafkaException as error:
             new = error.args[0].code() in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
             if not new or time.monotonic() > deadline:
@@ -137,7 +137,7 @@ def commit_of_all(counting: Counting) -> None:
         partitions = [TopicPartition(counting.source, number) for number in range(PARTITIONS)]
         ends = [end_offset(consumer, partition) for partition in partitions]
         eventually(
-            lambda: [max(p.offset, 0) for p in consumer.committed(partitions, timeout=10)] == ends,
+            lambda: [max(p.offset, 0) for p in consumer.committed(partitions, timeout=PATIENCE_SECONDS)] == ends,
             "everything is committed",
         )
     finally:

@@ -101,7 +101,7 @@ def test_ctrl_c_does_not_wait_for_an_unreachable_broker(app: App, moment: str) -
     process = app.module(STATELESS).start(bootstrap_servers=f"127.0.0.1:{free_port()}")
     before = wait_for_line(process, moment)
     process.send_signal(signal.SIGINT)
-    _, log = process.communicate(timeout=15)
+    _, log = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == ExitCode.OK, before + log
     assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in log
     assert "SIGABRT" not in log

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from broker_stage import ROOT
 
+from tests.waiting import PATIENCE_SECONDS
+
 pytestmark = pytest.mark.medium
 
 NEEDED = ("-c", "application.id=a", "-c", "bootstrap.servers=127.0.0.1:9")
@@ -35,7 +37,9 @@ def test_an_error_has_its_priority(arguments: tuple[str, ...], code: int, text: 
         found = os.fstat(journal.fileno())
         environment = os.environ | {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}", "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-m", "penstock.cli", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, stderr=journal, env=environment, check=False, timeout=60)
+        done = subprocess.run(
+            command, cwd=tmp_path, stderr=journal, env=environment, check=False, timeout=PATIENCE_SECONDS
+        )
     lines = (tmp_path / "journal").read_text().splitlines()
     assert done.returncode == code, lines
     assert any(line.startswith("<3>") and text in line for line in lines), lines

@@ -14,7 +14,7 @@ from broker_stage import App, last_line, wait_for_line
 from confluent_kafka import Producer
 
 from tests.otlp_collector import Collector, values
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 TRACE, SENDER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -64,7 +64,7 @@ def send(app: App, *words: str) -> None:
 
 def stop(process: Any) -> str:
     process.send_signal(signal.SIGTERM)
-    _, log = process.communicate(timeout=60)
+    _, log = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, last_line(log)
     return str(log)
 

@@ -9,6 +9,7 @@ import pytest
 from stage import Conductor, LogLines, MakeApplication
 
 from penstock.supervisor.exit_codes import ExitCode
+from tests.waiting import PATIENCE_SECONDS
 
 
 def test_stdout_stays_stdout_and_stderr_goes_to_the_log(
@@ -64,8 +65,8 @@ def test_one_thread_writes_everything(application: MakeApplication, conductor: C
         application(2)
         for worker in conductor.running(2):
             worker.order("log", level=logging.ERROR, message="last", arguments=[])
-        assert done.acquire(timeout=10)
-        assert done.acquire(timeout=10)
+        assert done.acquire(timeout=PATIENCE_SECONDS)
+        assert done.acquire(timeout=PATIENCE_SECONDS)
     finally:
         logging.getLogger("user.code").removeHandler(handler)
     assert writers == {"penstock-supervisor"}

@@ -18,7 +18,7 @@ import pytest
 
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.logs import output_stream
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.medium
 
@@ -178,5 +178,5 @@ late = Late()
 
 
 def test_output_during_finalization_does_not_delay_the_end() -> None:
-    ended = subprocess.run([sys.executable, "-c", LATE], timeout=60, check=False, capture_output=True)
+    ended = subprocess.run([sys.executable, "-c", LATE], timeout=PATIENCE_SECONDS, check=False, capture_output=True)
     assert (ended.returncode, ended.stderr) == (0, b"")

@@ -21,6 +21,7 @@ from penstock.supervisor.processes.uncaught_exception import StreamThreadError
 from penstock.supervisor.service.signals import SAME_REQUEST_MS, STOP_SIGNALS
 from penstock.supervisor.service.systemd import SystemdNotifier
 from penstock.supervisor.source.topology_source import TopologySource
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.medium
 
@@ -465,7 +466,7 @@ def test_sigusr1_dumps_a_description(application: MakeApplication, conductor: Co
 def test_a_query_is_answered_by_all_stream_threads(application: MakeApplication, conductor: Conductor) -> None:
     app = application(2)
     conductor.running(2)
-    answers = app.supervisor.query("counts", "get", ("key",), timeout=10)
+    answers = app.supervisor.query("counts", "get", ("key",), timeout=PATIENCE_SECONDS)
     assert sorted(map(str, (answer.value for answer in answers))) == ["{'0_1': ['key']}", "{'0_2': ['key']}"]
 
 
@@ -474,7 +475,7 @@ def test_a_query_does_not_wait_for_a_dead_process(application: MakeApplication, 
     one, two = conductor.running(2)
     one.process.suspend()
     with ThreadPoolExecutor(1) as pool:
-        answers = pool.submit(app.supervisor.query, "counts", "get", ("key",), timeout=10)
+        answers = pool.submit(app.supervisor.query, "counts", "get", ("key",), timeout=PATIENCE_SECONDS)
         assert two.hear() == {"query": "counts"}
         one.process.kill()
         assert [answer.value for answer in answers.result()] == [{f"0_{two.slot}": ["key"]}]
@@ -490,7 +491,9 @@ def test_a_query_times_out_for_a_process_that_does_not_respond(
         app.supervisor.query("counts", "get", ("key",), timeout=0.05)
     one.process.resume()
     assert one.hear() == {"query": "counts"}
-    assert len(app.supervisor.query("counts", "get", ("key",), timeout=10)) == 1  # the late response has no effect
+    assert (
+        len(app.supervisor.query("counts", "get", ("key",), timeout=PATIENCE_SECONDS)) == 1
+    )  # the late response has no effect
 
 
 def test_a_failing_listener_is_logged_and_ends_nothing(

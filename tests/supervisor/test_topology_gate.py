@@ -21,6 +21,7 @@ from penstock.supervisor.source.topology_source import TopologyLoadError
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ProcessorStateError
 from penstock.topology.graph.topology import Topology
+from tests.waiting import PATIENCE_SECONDS
 
 COUNTING = """
 topology = StreamsBuilder()
@@ -117,7 +118,7 @@ def run_until_counted(app: App, counting: Counting) -> str:
     counting.produce(1)
     counting.wait_for_all_counts()
     process.send_signal(signal.SIGTERM)
-    _, rest = process.communicate(timeout=60)
+    _, rest = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == ExitCode.OK, log + rest
     return log
 

@@ -41,6 +41,7 @@ from penstock.testing.wire import (
     WireError,
     WireProxy,
 )
+from tests.waiting import PATIENCE_SECONDS
 from tests.wire.plain_client import PlainClient
 
 pytestmark = pytest.mark.broker
@@ -381,8 +382,8 @@ def begin_tls_through_a_proxy(bootstrap_servers: str) -> None:
 
 
 def test_admin_clients_see_the_clusters_own_name(proxy: WireProxy, admin: AdminClient) -> None:
-    behind = AdminClient({"bootstrap.servers": proxy.bootstrap_servers}).list_topics(timeout=30)
-    assert behind.cluster_id == admin.list_topics(timeout=30).cluster_id
+    behind = AdminClient({"bootstrap.servers": proxy.bootstrap_servers}).list_topics(timeout=PATIENCE_SECONDS)
+    assert behind.cluster_id == admin.list_topics(timeout=PATIENCE_SECONDS).cluster_id
 
 
 def test_a_custom_action_sees_requests_and_responses(bootstrap_servers: str) -> None:

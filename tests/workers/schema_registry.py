@@ -89,7 +89,7 @@ class Door:
             do_GET = do_POST = do_PUT = do_DELETE = handle_any  # noqa: N815
 
             def passed_on(self, body: bytes) -> tuple[int, bytes]:
-                connection = http.client.HTTPConnection("127.0.0.1", registry, timeout=60)
+                connection = http.client.HTTPConnection("127.0.0.1", registry, timeout=PATIENCE_SECONDS)
                 headers = {"Content-Type": self.headers.get("Content-Type", "application/json")}
                 connection.request(self.command, f"/apis/ccompat/v7{self.path}", body or None, headers)
                 answer = connection.getresponse()

@@ -36,7 +36,7 @@ from penstock.workers.group.internal_topic_manager import (
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests.direct_kafka import DirectKafka
 from tests.manual_clock import ManualClock
-from tests.waiting import wait_for_partitions
+from tests.waiting import PATIENCE_SECONDS, wait_for_partitions
 from tests.workers.direct_io import DirectAdmin
 
 MakeTopic = Callable[..., str]
@@ -290,7 +290,7 @@ def test_the_error_names_a_missing_source_topic_which_is_not_created(
     missing = unique_name("missing")
     with pytest.raises(MissingSourceTopicError, match=f"Missing source topics: {missing}"):
         Application(application_id, missing, missing, admin, asking).make_ready()
-    assert missing not in admin.list_topics(timeout=10).topics
+    assert missing not in admin.list_topics(timeout=PATIENCE_SECONDS).topics
 
 
 @pytest.mark.broker

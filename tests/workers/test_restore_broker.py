@@ -284,7 +284,9 @@ def test_standbys_on_another_host_take_over_from_a_dead_host(app: Application) -
 def changelog_end(app: Application, partition: int) -> int:
     consumer = Consumer({"bootstrap.servers": app.config["bootstrap.servers"], "group.id": "reader"})
     try:
-        return int(consumer.get_watermark_offsets(TopicPartition(app.changelog, partition), timeout=10)[1])
+        return int(
+            consumer.get_watermark_offsets(TopicPartition(app.changelog, partition), timeout=PATIENCE_SECONDS)[1]
+        )
     finally:
         consumer.close()
 
