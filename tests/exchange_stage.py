@@ -173,10 +173,10 @@ def operated(stage: Stage, branch: str, hosts: Hosts | None = None) -> Iterator[
         operator.stop()
 
 
-def assert_as_of_one(stage: Stage, written: int) -> int:
+def assert_as_of_one(stage: Stage, written: int, *options: str) -> int:
     """Assert that the real outputs are those of one application that has processed all of the input alone.
 
-    written: the number of input records. Returns how many records the outputs have.
+    written: the number of input records; options: of that application. Returns how many records the outputs have.
     """
     control = f"{stage.application_id}-control"
     stage.make_topics(f"{control}.{stage.sink}")
@@ -185,8 +185,9 @@ def assert_as_of_one(stage: Stage, written: int) -> int:
         found = results(stage.bootstrap_servers, f"{control}.{stage.sink}")
         return sum(len(records) for (_, key), records in found.items() if key.startswith(b"of ")) == written
 
-    with started(stage, control) as running:
-        eventually(has_all, lambda: running.log)
+    with started(stage, control, *options) as running:
+        eventually(lambda: running.process.poll() is not None or has_all(), lambda: running.log)
+        assert running.process.poll() is None, running.log
     expected = results(stage.bootstrap_servers, f"{control}.{stage.sink}")
     number = sum(map(len, expected.values()))
     eventually(lambda: sum(map(len, results(stage.bootstrap_servers, stage.sink).values())) >= number)
