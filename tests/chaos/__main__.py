@@ -86,7 +86,7 @@ def _options() -> tuple[Options, argparse.Namespace]:
         const=BRANCH_SECONDS,
         default=0.0,
         metavar="SECONDS",
-        help=f"a branch of the application, on its single host, every so often ({BRANCH_SECONDS:.0f})",
+        help=f"a branch of the application every so often ({BRANCH_SECONDS:.0f})",
     )
     parser.add_argument("--each", action="store_true", help="every kind of fault once, instead of --kills")
     parser.add_argument("--only", type=_actions, help="of these families only these kinds of faults, with commas")

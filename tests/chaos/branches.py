@@ -37,6 +37,8 @@ STORES = (program.TALLY_STORE, program.GROUP_STORE)
 SUCCESS_SECONDS, CATCH_UP_SECONDS = 300.0, 300.0
 #: The share of commands that are killed, after a time in seconds between these, and the longest time of all others.
 KILLED, LIFE_SECONDS, COMMAND_SECONDS = 0.3, (0.5, 4.0), 240.0
+#: Settings by which other hosts reach the original.
+OWN = ("application.server", "penstock.http.")
 #: The share of branches of which a stream thread's process is killed.
 HIT = 0.5
 #: Seconds between two attempts, and between two looks at a branch.
@@ -73,7 +75,7 @@ class BranchCounts:
 class Branches(threading.Thread):
     """Makes and checks branches until ``end``.
 
-    original: the host that runs all tasks. environment, topology: as for a Host. every_seconds: the time between the
+    original: the host where the commands run. environment, topology: as for a Host. every_seconds: the time between the
     beginnings of two branches, a third of which each one runs at least.
     """
 
@@ -139,7 +141,8 @@ class Branches(threading.Thread):
     def _one(self, name: str) -> None:
         self._insist("create", name, "--stop-at-most", STOP_AT_MOST, "--wait", "60")
         cut = self._cut_of(name)
-        config = {**self._original.config, "application.id": name, "penstock.sink.prefix": f"{name}."}
+        shared = {key: value for key, value in self._original.config.items() if not key.startswith(OWN)}
+        config = {**shared, "application.id": name, "penstock.sink.prefix": f"{name}."}
         self._branch = Host(name, self._directory, config, self._environment, self._topology)
         self._branch.start()
         self._let_it_run(self._branch)

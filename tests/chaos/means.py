@@ -155,15 +155,17 @@ class Means:
             "penstock.checkpoint.interval.ms": CHECKPOINT_INTERVAL_MS,
         }
 
-    def watching(self, number: int) -> dict[str, object]:
-        """Return the settings of a host that watches the others and is watched."""
-        watch: dict[str, object] = {"penstock.host.watch": "true"}
-        if self._network is None:
-            port = free_port()
-            return watch | {"application.server": f"127.0.0.1:{port}", "penstock.http.port": port}
-        address = self._network.hosts[number]
-        watch |= {"application.server": f"{address}:{HOST_PORT}", "penstock.http.port": HOST_PORT}
-        return watch | {"penstock.http.host": address, "penstock.http.token": "chaos"}
+    def reachable(self, number: int) -> dict[str, object]:
+        """Return the settings of a host that the others can ask."""
+        address, port = (
+            ("127.0.0.1", free_port()) if self._network is None else (self._network.hosts[number], HOST_PORT)
+        )
+        return {
+            "application.server": f"{address}:{port}",
+            "penstock.http.host": address,
+            "penstock.http.port": port,
+            "penstock.http.token": "chaos",
+        }
 
     def host(self, number: int, config: Mapping[str, object], environment: Mapping[str, str], topology: str) -> Host:
         """Return a host with its machine and network, as far as faults need them."""

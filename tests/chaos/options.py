@@ -31,8 +31,7 @@ class Options:
     alternates with this one. without: kinds of faults that are not available here, see means.why_not. fault: see
     program.FAULT_VARIABLE. judged_as: the guarantee that the checker demands. workload: a name of WORKLOADS. watch:
     hosts watch each other (penstock.host.watch). patience_seconds: the longest time without output at the end.
-    budget_seconds: see Setting. branch_seconds: the time between the beginnings of two branches, on a single host; 0
-    for none.
+    budget_seconds: see Setting. branch_seconds: the time between the beginnings of two branches, 0 for none.
 
     Raises ValueError if options do not fit together.
     """
@@ -69,8 +68,6 @@ class Options:
             raise ValueError("with at_least_once an application repeats records that its branch does not")
         if self.branch_seconds and self.workload != Numbers.name:
             raise ValueError(f"branches are compared with the workload {Numbers.name}, not {self.workload}")
-        if self.branch_seconds and self.watch:
-            raise ValueError("an application is branched on a single host, so no other one can watch it")
 
     @property
     def unclean(self) -> bool:
@@ -82,15 +79,10 @@ class Options:
         """True if the application runs with exactly-once."""
         return self.guarantee == EXACTLY_ONCE
 
-    @property
-    def hosts(self) -> int:
-        """The number of hosts; a branch is cut on the only one."""
-        return 1 if self.branch_seconds else HOSTS
-
     def new_workload(self, directory: Path) -> Workload:
         """Return the workload. directory: its own, see Workload."""
         setting = Setting(
-            self.seed, self.hosts, self.guarantee, self.judged_as or self.guarantee, self.fault, self.budget_seconds
+            self.seed, HOSTS, self.guarantee, self.judged_as or self.guarantee, self.fault, self.budget_seconds
         )
         return (LossyNumbers if self.unclean else WORKLOADS[self.workload])(setting, directory)
 
@@ -103,7 +95,6 @@ class Options:
             events = each_once(self.seed, self.families, self.without)
         else:
             events = schedule(self.seed, self.kills, self.families, self.without)
-        events = (replace(event, host=event.host % self.hosts) for event in events)
         return events if self.upgrade_from is None else _with_upgrade(events, self.seed)
 
 

@@ -29,7 +29,7 @@ from tests.chaos.means import Means
 from tests.chaos.options import Options
 from tests.chaos.process_faults import TOLD_TO_STOP, resume
 from tests.chaos.recovery import Recovery, Stalled
-from tests.chaos.schedule import CHECKPOINTS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Action, Event
+from tests.chaos.schedule import CHECKPOINTS, HOSTS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Action, Event
 from tests.chaos.unclean import CONFIG as UNCLEAN_CONFIG
 from tests.topics import create_topics
 
@@ -181,9 +181,9 @@ class Chaos:
         self._reader = workload.reader(address)
         fault = {program.FAULT_VARIABLE: self._options.fault, program.ADDRESS_VARIABLE: address}
         environment = {**fault, **workload.environment}
-        for number in range(self._options.hosts):
-            watch = means.watching(number + 1) if self._options.watch else {}
-            config = {**self._config(address), **means.checkpointing(), **watch, **workload.settings(number)}
+        for number in range(HOSTS):
+            asked = means.reachable(number + 1) if self._options.watch or self._options.branch_seconds else {}
+            config = {**self._config(address), **means.checkpointing(), **asked, **workload.settings(number)}
             self._hosts.append(means.host(number + 1, config, environment, workload.topology))
             self._hosts[-1].start()
         workload.start(address)
@@ -202,6 +202,7 @@ class Chaos:
             "group.protocol": self._options.protocol,
             "isolation.level": "read_committed",  # the input has aborted transactions, whatever the guarantee
             "commit.interval.ms": 100 if exact else 500,
+            **({"penstock.host.watch": "true"} if self._options.watch else {}),
             "penstock.partition.stall.timeout.ms": STALL_TIMEOUT_MS,
             "session.timeout.ms": SESSION_TIMEOUT_MS,
             "heartbeat.interval.ms": 300,

@@ -109,13 +109,11 @@ def test_tallies_are_whole_and_include_others() -> None:
     [
         ({"guarantee": AT_LEAST_ONCE}, "repeats records that its branch does not"),
         ({"workload": "recorded"}, "compared with the workload numbers, not recorded"),
-        ({"watch": True}, "no other one can watch it"),
     ],
 )
 def test_options_that_do_not_fit_branches_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Options(1, branch_seconds=30.0, **options)
-    assert {event.host for event in Options(1, kills=20, branch_seconds=30.0).events()} == {0}
 
 
 def test_a_lone_broker_keeps_its_partitions_with_exactly_once() -> None:
