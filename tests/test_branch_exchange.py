@@ -71,7 +71,9 @@ def test_applications_on_several_hosts_are_exchanged(tmp_path: Path, bootstrap_s
     first, *ports = free_ports(4)
     state = [{"state.dir": str(tmp_path / f"other host {number}")} for number in range(2)]
     hosts = [as_options(on_host(port)) for port in ports]
-    settings = {**EXACTLY_ONCE, "num_stream_threads": 1} | {key.replace(".", "_"): value for key, value in on_host(first).items()}
+    settings = {**EXACTLY_ONCE, "num_stream_threads": 1} | {
+        key.replace(".", "_"): value for key, value in on_host(first).items()
+    }
     with original(tmp_path, bootstrap_servers, **settings) as stage, load(stage, PACE_SECONDS) as feeding:
         name, old = f"{stage.application_id}-next", stage.application_id
         parts = {old: ((), hosts[0] + as_options(state[0])), name: (hosts[1], hosts[2] + as_options(state[1]))}

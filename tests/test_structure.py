@@ -115,7 +115,7 @@ def test_a_room_imports_only_rooms_that_the_table_allows(room: str) -> None:
                 assert target in MAY_IMPORT[room], f"{where}: {room} may import only {sorted(MAY_IMPORT[room])}"
 
 
-def test_the_topology_is_pure() -> None:
+def test_the_topology_imports_no_client_disk_or_process() -> None:
     for path in python_files("topology"):
         for module, level in imports(path):
             assert level or module.split(".")[0] not in IMPURE or "serdes" in path.name, (
@@ -185,7 +185,7 @@ def test_there_is_no_import_cycle() -> None:
 
 
 @pytest.mark.parametrize("room", FOLDERS)
-def test_the_folders_of_a_room_need_only_those_below_them(room: str) -> None:
+def test_a_folder_imports_only_from_folders_below_it(room: str) -> None:
     """Modules that appear only in annotations do not count: a thread's part may name its owner's type."""
     height = {name: i for i, tier in enumerate(FOLDERS[room]) for name in tier.split()}
     modules = [path for path in (ROOT / room).iterdir() if not path.is_symlink()]

@@ -160,7 +160,7 @@ class ThreadCache:
         return int(sum(cache.size_bytes for cache in self._caches))
 
     def make_room(self, cache: NamedCache) -> None:
-        """Evict from this cache if all caches together are too large; set when to measure again."""
+        """Evict from this cache if all caches together are too large, and set when to measure them again."""
         excess = self.size_bytes() - self.max_bytes
         if excess > 0:
             wanted = excess + (1 - EVICT_TO) * min(self.max_bytes, cache.size_bytes)

@@ -23,6 +23,7 @@ from ..queries.holds import AllHosts, CommandedHosts, ThisHost
 from ..queries.snapshots import create
 from ..queries.store_routing import Found, QueryError, StoreQueries
 from ..supervisor import Supervisor
+from .control_actions import host_actions
 from .status_json import (
     ApplicationJson,
     CheckpointJson,
@@ -58,7 +59,7 @@ class Administration:
 
     def __init__(self, supervisor: Supervisor, config: StreamsConfig, remote: CommandedHosts | None = None) -> None:
         #: What the application's other hosts may ask of this one.
-        self.this_host = ThisHost(supervisor)
+        self.host_actions = host_actions(ThisHost(supervisor))
         self._all_hosts = AllHosts(supervisor, config["application.server"], remote)
         self._supervisor = supervisor
         self._config = config

@@ -1,18 +1,23 @@
-"""The commands of the control socket, with their arguments checked: nothing else of Administration is reachable."""
+"""The commands of the control socket, and those of other hosts, with their arguments checked.
+
+Nothing else of Administration and ThisHost is reachable.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.topology.errors import StreamsError
 from penstock.topology.query.isolation_level import IsolationLevel
 
-from ..queries.holds import ThisHost
 from ..sql.sql_queries import SqlQueries, SqlQuery
-from .administration import Administration
 from .control_socket import Action
+
+if TYPE_CHECKING:
+    from ..queries.holds import ThisHost
+    from .administration import Administration
 
 #: Methods of Administration that a command may name.
 COMMANDS = (

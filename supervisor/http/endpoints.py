@@ -24,8 +24,6 @@ from starlette.routing import Route
 
 from penstock.topology.errors import StreamsError
 
-from ..control.control_actions import host_actions
-from ..control.control_socket import Action
 from ..logs.log_floods import bounded_logger
 from ..queries.store_routing import Found, QueryError, position_json
 from . import arrow, host_watch, prometheus, state_query, subscriptions
@@ -71,7 +69,7 @@ def http_app(view: HttpView, address: HttpAddress, stopping: asyncio.Event) -> A
     def route(path: str, endpoint: Endpoint, method: str = "GET") -> Route:
         return Route(path, _endpoint(view, endpoint, health if path in HEALTH_PATHS else None), methods=[method])
 
-    commands = host_actions(view.administration.this_host).items()
+    commands = view.administration.host_actions.items()
     routes = [
         route("/health/live", _live),
         route("/health/ready", _ready),
@@ -278,7 +276,7 @@ def arrow_rows(view: HttpView, request: Request, parameters: ArrowParameters) ->
     return arrow.rows_response(schema, scan)
 
 
-def _command(view: HttpView, action: Action) -> Callable[[Request], Awaitable[Response]]:
+def _command(view: HttpView, action: Callable[..., Any]) -> Callable[[Request], Awaitable[Response]]:
     """Return the endpoint at which another host of the application has a command carried out here."""
 
     def carried_out(body: bytes) -> Response:

@@ -52,7 +52,7 @@ def compared(branch: list[Sight], own: dict[str, dict[str, Any]]) -> BranchOutpu
     return made
 
 
-def test_an_equal_branch_has_no_faults_and_may_have_got_further() -> None:
+def test_an_equal_branch_has_no_faults_even_if_it_is_ahead_of_its_original() -> None:
     further = [sight(PREFIX + program.COPIES, "k1", {"key": "k1", "n": 6}), sight(PREFIX + program.COPIES, "k2", 1)]
     own = {**tables(), STORES[0]: {"k1": tally(6), "k9": tally(3)}}
     found = compared([*outputs(PREFIX), *further], own)

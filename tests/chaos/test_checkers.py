@@ -128,7 +128,7 @@ def tally(last: int, **changes: int) -> dict[str, Any]:
         (Answer("k", 3, tally(6)), "alien: k was answered with 6, its last record is 5"),
     ],
 )
-def test_a_response_is_judged(answer: Answer, said: str) -> None:
+def test_a_response_that_no_order_of_events_explains_is_a_fault(answer: Answer, said: str) -> None:
     queries = Queries(exact=True)
     queries.take(answer)
     faults = queries.report({"k": 5}).faults
@@ -193,7 +193,7 @@ def test_sums_are_compared_by_key() -> None:
     assert compare_counts(wanted, Counter({b"a": 3, b"b": 1, b"c": 1})) == Differences(alien=1)
 
 
-def test_differences_add_up() -> None:
+def test_differences_can_be_added() -> None:
     assert Differences(lost=1, wrong=["x"]) + Differences(doubled=2, alien=1, wrong=["y"]) == Differences(
         1, 2, 1, ["x", "y"]
     )

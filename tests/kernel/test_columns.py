@@ -53,7 +53,7 @@ def test_short_keys_and_other_types_are_an_error() -> None:
             number_column(rows, 0, 0, 1)  # type: ignore[arg-type]
 
 
-def test_rows_are_taken_until_they_are_enough() -> None:
+def test_rows_are_taken_up_to_a_number_and_a_size() -> None:
     rows = iter([(b"a", b"1"), (b"b", b"22"), (b"c", b""), (b"d", bytes(100)), (b"e", b"")])
     assert take_rows(rows, 2, 100) == [(b"a", b"1"), (b"b", b"22")]
     assert take_rows(rows, 9, 100) == [(b"c", b""), (b"d", bytes(100))]

@@ -67,7 +67,7 @@ def counting() -> Topology:
     return builder.build()
 
 
-def test_a_cached_aggregation_is_coarser_with_a_reason() -> None:
+def test_a_cached_aggregation_has_fewer_updates_and_the_report_says_why() -> None:
     found = report(counting())
     assert [(each.number, each.stateless) for each in found.subtopologies] == [(0, True), (1, False)]
     assert "coarser, one update per key and micro-batch" in of(found, "KSTREAM-AGGREGATE")

@@ -126,7 +126,7 @@ def test_rows_are_the_same_after_a_restore(make: Any, place: dict[str, Any], tmp
     assert list(restored.store.all()) == list(written.store.all())
 
 
-def test_a_store_that_gets_headers_has_its_rows_of_before_without_headers() -> None:
+def test_rows_from_before_a_store_had_headers_have_none() -> None:
     """As after a `rebuild` of `penstock plan`."""
     supplier = Stores.persistent_timestamped_key_value_store("rows")
     before = OpenStore(Stores.timestamped_key_value_store_builder(supplier, TEXT, TEXT))

@@ -236,7 +236,7 @@ def test_the_first_rows_of_many_keys_decide_nothing() -> None:
 
 
 @pytest.mark.usefixtures("decided_after_8")
-def test_commits_without_rows_decide_nothing() -> None:
+def test_a_commit_without_rows_does_not_count_for_the_decision() -> None:
     recent = Recent()
     recent.commit(rows(*range(8)), PLENTY)
     for _ in range(20):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from stage import Conductor, until
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.http.prometheus import exposition, metric_name
 from penstock.supervisor.http.security import is_loopback
+from penstock.supervisor.http.server import NICENESS, THREAD
 from penstock.supervisor.kafka_streams import KafkaStreams
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import ConfigError
@@ -121,6 +125,15 @@ def test_with_a_token_every_request_needs_it(guarded: HttpClient) -> None:
     assert right.post("/pause").json == {"paused": True}
     assert right.get("/status")["paused"]
     assert TOKEN not in right.ask("/status").body
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
+def test_requests_have_a_lower_priority_than_processing(free: HttpClient) -> None:
+    assert free.get("/status")["state"] == "RUNNING"
+    (serving,) = [thread for thread in threading.enumerate() if thread.name == THREAD]
+    assert serving.native_id is not None
+    priorities = [os.getpriority(os.PRIO_PROCESS, thread) for thread in (serving.native_id, 0)]
+    assert priorities[0] == min(priorities[1] + NICENESS, 19)
 
 
 def test_what_other_hosts_may_ask_needs_the_token_and_valid_arguments(guarded: HttpClient) -> None:

@@ -16,7 +16,6 @@ from penstock.supervisor.http.endpoints import http_app
 from penstock.supervisor.http.forwarding import HttpHosts
 from penstock.supervisor.http.security import HEADERS, HttpAddress
 from penstock.supervisor.http.view import HttpView
-from penstock.supervisor.queries.holds import ThisHost
 from penstock.supervisor.queries.queries import Answers, Queries, Question
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.query.position import Position
@@ -53,7 +52,7 @@ class OneThread:
 async def connected(loop: asyncio.AbstractEventLoop) -> socket.socket:
     """Return the client's end of a connection to a server with one store."""
     supervisor: Any = OneThread()
-    administration: Any = SimpleNamespace(this_host=ThisHost(supervisor))
+    administration: Any = SimpleNamespace(host_actions={})
     config = StreamsConfig({"application.id": "app", "bootstrap.servers": "unused:9092", "penstock.http.token": TOKEN})
     view = HttpView(supervisor, administration, config, HttpHosts(TOKEN))
     app = http_app(view, HttpAddress("127.0.0.1", 0, TOKEN, frozenset()), asyncio.Event())

@@ -193,7 +193,7 @@ def test_a_deserialization_handler_receives_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_handlers_of_sinks_and_stores_receive_it(name: str) -> None:
+def test_handlers_of_sinks_and_stores_receive_the_error(name: str) -> None:
     serde, _, value = BAD[name]
     text: Any = {"key_serde": Serdes.bytes(), "value_serde": Serdes.bytes()}
     for declare in (

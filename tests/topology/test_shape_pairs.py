@@ -36,7 +36,10 @@ ROW_REFUSED, ROW_CHANGED, ROW_READ = "refused", "changed", "read"
 
 
 def check(old: Shape, new: Shape, rows: list[str], nuisance: str | None) -> None:
-    """Compare the changes between two types with what happened to rows. nuisance: the reason for a false alarm."""
+    """Compare the changes that are reported between two types with what happened to rows.
+
+    nuisance: why a false alarm is accepted, None if there must be none.
+    """
     found: list[Change] = list(shape_changes(old, new, "value"))
     worst = max((change.effect for change in found), default=Effect.COMPATIBLE)
     if ROW_REFUSED in rows:

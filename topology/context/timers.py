@@ -43,7 +43,7 @@ class TimerRows(Protocol):
         """Cancel the timer of a key, if it has one."""
 
     def fires_to(self, on_due: OnDue) -> None:
-        """Name the function that gets the timers. Raises StreamsError if there is one."""
+        """Name the function that gets the timers. Raises StreamsError if there is one already."""
 
 
 @runtime_checkable

@@ -101,7 +101,7 @@ class AggregateBuilder(AbstractStream):
         )
 
     def new_repartition_node(self, store: StoreFactory) -> GraphNode:
-        """Return a new repartition node, which consumes its numbers whether it is attached or not."""
+        """Return a new repartition node, not yet in the graph; it takes the next numbers of names in any case."""
         return repartition_node(
             OptimizableRepartitionNode,
             self.builder,

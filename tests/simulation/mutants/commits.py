@@ -33,7 +33,7 @@ def commit_before_flush(original: Any) -> Any:
 
 
 def offset_ahead_of_data(_: Any) -> Any:
-    """The changelog's end is requested when other processes may own it already. This was found."""
+    """The changelog's end is requested when other processes may own it already. Penstock once did this."""
 
     def make_permanent(commit: Commit) -> None:
         commit.producer.flush()
@@ -45,7 +45,7 @@ def offset_ahead_of_data(_: Any) -> Any:
 
 
 def tombstone_before_what_was_sent_on(_: Any) -> Any:
-    """Brokers have the tombstone, but not the record that its row held until then. This was found.
+    """Brokers have the tombstone, but not the record that its row held until then. Penstock once did this.
 
     The buffer writes the tombstone at a commit. By then brokers have the record, too, unless its connection was lost.
     """
@@ -145,7 +145,7 @@ def store_forgotten(original: Any) -> Any:
 def work_without_input_not_fenced(original: Any) -> Any:
     """Only changed offsets are committed: without any, a suspended process does not learn that it was removed.
 
-    This was found.
+    Penstock once did this.
     """
 
     def prepare_commit(task: StreamTask) -> Any:
@@ -179,7 +179,7 @@ def started_before_acknowledgements(_: Any) -> Any:
 
 
 def ends_insisted_on(_: Any) -> Any:
-    """A task that leaves is not committed if no broker returns the ends of its changelogs. This was found."""
+    """A task that leaves is not committed if no broker returns the ends of its changelogs. Penstock once did this."""
 
     def changelog_ends(commit: Commit) -> Any:
         commit.producer.flush()

@@ -75,7 +75,7 @@ def one_record_early(original: Any) -> Any:
 
 
 def to_the_last_stable_offset(original: Any) -> Any:
-    """A transaction without all its markers is not restored. This was found."""
+    """A transaction without all its markers is not restored. Penstock once did this."""
 
     def poll(bounds: ChangelogBounds, wanted: Any) -> dict[TopicPartition, Bounds]:
         assert isinstance(bounds._admin, SimulatedAdmin)
@@ -89,7 +89,7 @@ def to_the_last_stable_offset(original: Any) -> Any:
 
 
 def records_left_behind(_: Any) -> Any:
-    """Damage in one store loses the records of other stores that were in the same batch. This was found."""
+    """Damage in one store loses the records of other stores that were in the same batch. Penstock once did this."""
 
     def apply_all(reader: StoreChangelogReader, records: Records) -> int:
         return sum(reader._apply(reader._changelogs[partition], messages) for partition, messages in records.items())
@@ -98,7 +98,7 @@ def records_left_behind(_: Any) -> Any:
 
 
 def unanswered_end_is_an_end(_: Any) -> Any:
-    """A missing response counts as the end of the changelog. This was found, with librdkafka."""
+    """A missing response counts as the end of the changelog. Penstock once did this, with librdkafka."""
 
     def offset(asked: Future[int]) -> int:
         return asked.result() if asked.exception() is None else -1
@@ -107,7 +107,7 @@ def unanswered_end_is_an_end(_: Any) -> Any:
 
 
 def all_global_tables_noted(_: Any) -> Any:
-    """An in-memory global table is not read again, as if it had survived its process. This was found."""
+    """An in-memory global table is not read again, as if it had survived its process. Penstock once did this."""
     return property(lambda _store: True)
 
 
@@ -154,7 +154,7 @@ def tasks_that_are_not_open_yet_untold(original: Any) -> Any:
     """The leader does not learn the offsets of a task that a process received a moment ago.
 
     It moves the task to the process that reports higher offsets, where the same happens, endlessly: a process that gets
-    one task while another leaves joins again at once, before the first is open. This was found.
+    one task while another leaves joins again at once, before the first is open. Penstock once did this.
     """
 
     def task_offset_sums(manager: TaskManager) -> Any:
@@ -166,7 +166,10 @@ def tasks_that_are_not_open_yet_untold(original: Any) -> Any:
 
 
 def never_in_doubt(_: Any) -> Any:
-    """A process that stalled writes its records before it learns that its tasks have other owners. This was found."""
+    """A process that stalled writes its records before it learns that its tasks have other owners.
+
+    Penstock once did this.
+    """
     return property(lambda _standstill: False)
 
 

@@ -25,12 +25,12 @@ def offsets_of_another_epoch(original: Any) -> Any:
 
 
 def all_time_counts(_: Any) -> Any:
-    """Deadlines continue while a record is processed, or the process stalls. This was found."""
+    """Deadlines continue while a record is processed, or the process stalls. Penstock once did this."""
     return lambda clock: clock._clock.monotonic_ms()
 
 
 def long_waits(_: Any) -> Any:
-    """A wait counts fully, though the machine slept in it. This was found."""
+    """A wait counts fully, though the machine slept in it. Penstock once did this."""
     return 10_000
 
 
