@@ -20,7 +20,7 @@ from ..operators.foreign_key_serdes import PrimaryPartitioner
 from ..operators.record_context import record_metadata
 from ..records import Headers, RecordMetadata
 from ..serdes.serdes import Serde, direct, resolve_serde, serializer_for, takes_none
-from ..serdes.windowed_serdes import WindowedSerde, held_windows
+from ..serdes.windowed_serdes import WindowedSerde
 
 #: The metadata that a topic function gets for a record of a punctuation.
 _NO_METADATA = RecordMetadata("", -1, -1)
@@ -88,7 +88,7 @@ def _windowed_sink(
     assert windowed is not None
     sink = WindowedSink(task.output, topic, *_functions(key_serde, value_serde, topic), windowed.times_size)
     count, unsent = partial(task.partition_count, topic), _unsent(node, topic, errors)
-    return WindowedKeySink(task, node.name, sink, *held_windows(windowed), value_serde, count, unsent)
+    return WindowedKeySink(task, node.name, sink, windowed.inner, value_serde, count, unsent)
 
 
 def _partitioned_sink(
