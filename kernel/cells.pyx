@@ -196,7 +196,7 @@ cdef class CellTable:
 
     NOT_CACHED = NOT_CACHED
 
-    def __init__(self):
+    def __cinit__(self):
         self.entries = {}
         self.check_at = 1
         self.index = KeyIndex()
@@ -297,7 +297,7 @@ cdef class CellTable:
         return 0
 
     cdef void end_changes(self, Cell cell) noexcept:
-        """Let a cell no longer be one of those that have changed; the last one takes its place."""
+        """Let a cell no longer be one of those that have changed; the last one moves there."""
         cdef stamped *last = self.puts + self.dirty_count - 1
         (<Cell>last.cell).place = cell.place
         self.puts[cell.place - 1] = last[0]
