@@ -186,7 +186,6 @@ class WindowedKeySink(Node):
         sink: WindowedSink,
         inner: object,
         value_serde: object,
-        partition_count: Callable[[], int],
         unsent: Callable[[Any, Any, int, _Headers, Exception], None],
     ) -> None: ...
 

@@ -607,23 +607,21 @@ cdef class WindowedKeySink(Node):
     """
 
     cdef WindowedSink sink
-    cdef object inner, value_serde, partition_count, unsent
+    cdef object inner, value_serde, unsent
 
-    def __init__(self, task, name, WindowedSink sink not None, inner, value_serde, partition_count, unsent):
+    def __init__(self, task, name, WindowedSink sink not None, inner, value_serde, unsent):
         Node.__init__(self, task, name)
         self.sink = sink
-        self.inner, self.value_serde = inner, value_serde
-        self.partition_count, self.unsent = partition_count, unsent
+        self.inner, self.value_serde, self.unsent = inner, value_serde, unsent
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
         cdef RecordContext task = self.task
         task.at = self.name
         cdef bint has_bytes = type(key) is Key and (<Key>key).is_windowed and (<Key>key).reader.serde is self.inner
         given = (<Key>key).windowed_data(self.sink.times_size) if has_bytes else key_of(key)
-        cdef int32_t partitions = self.partition_count()
         data = written_data_of(task, value, self.value_serde)
         given_value = value if data is None else data
-        error = self.sink.put(given, has_bytes, given_value, data is not None, timestamp, headers, partitions)
+        error = self.sink.put(given, has_bytes, given_value, data is not None, timestamp, headers, PARTITIONER_DECIDES)
         if error is not None:
             self.unsent(key_of(key), value, timestamp, headers, error)
         return 0

@@ -86,9 +86,9 @@ def _windowed_sink(
     """Return a sink of windowed keys, which are partitioned by the key inside."""
     windowed = _windowed(node)
     assert windowed is not None
-    sink = WindowedSink(task.output, topic, *_functions(key_serde, value_serde, topic), windowed.times_size)
-    count, unsent = partial(task.partition_count, topic), _unsent(node, topic, errors)
-    return WindowedKeySink(task, node.name, sink, windowed.inner, value_serde, count, unsent)
+    functions, count = _functions(key_serde, value_serde, topic), partial(task.partition_count, topic)
+    sink = WindowedSink(task.output, topic, *functions, windowed.times_size, count)
+    return WindowedKeySink(task, node.name, sink, windowed.inner, value_serde, _unsent(node, topic, errors))
 
 
 def _partitioned_sink(
