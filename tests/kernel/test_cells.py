@@ -279,7 +279,8 @@ def counted_keys(keys: str) -> CellTable:
 
 
 def test_a_full_cache_writes_what_it_drops_and_no_more_in_the_order_of_the_last_changes() -> None:
-    table, flushed = counted_keys("abcdefa"), []
+    table = counted_keys("abcdefa")
+    flushed: list[Any] = []
     table.evict(3, flushed.extend)
     assert flushed == [(key, (1, at), at, None, None) for at, key in enumerate("abcdef") if key in "bcd"]
     assert set(table.entries) == set("aef")

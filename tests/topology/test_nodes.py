@@ -288,7 +288,10 @@ def test_a_sink_of_windowed_keys_asks_for_partitions_that_the_producer_does_not_
     class Producer:
         transactional = in_transaction = False
 
-    output, producer = DriverOutput({"counts": "log"}), RecordAccumulator(1_000, 1_000, pytest.fail, lambda: 0)
+    def full(_: Any) -> None:
+        pytest.fail("there is room")
+
+    output, producer = DriverOutput({"counts": "log"}), RecordAccumulator(1_000, 1_000, full, lambda: 0)
     partitions = producer.know("out", 5) if knows else []
     writer = RecordWriter(producer, output, [], Producer(), {"counts": ("log", 0)})
     monkeypatch.setattr("penstock.testing.driver_task.DriverOutput", lambda *_: writer)
