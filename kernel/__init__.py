@@ -5,7 +5,7 @@ rows: rows of stores between two commits. messages: records as they are read. no
 foreign_key_nodes: the nodes of a topology. aggregates: those of penstock.agg. processors: the records of user-written
 processors. record_batches: responses to Fetch requests. sinks: from objects to a producer's records.
 record_accumulator: batches for Produce requests. buffers: memory that is reused for the next record. sorted_tables:
-rows in Spark's state. columns: rows as the buffers of Arrow arrays.
+rows in Spark's state. columns: rows as the buffers of Arrow arrays. buffered_changes: what suppress holds back.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ MODULES = (
     "sinks",
     "record_accumulator",
     "sorted_tables",
+    "buffered_changes",
     "columns",
 )
 

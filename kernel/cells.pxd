@@ -1,12 +1,18 @@
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 
-from penstock.kernel.rows cimport StoredEntries
+from penstock.kernel.rows cimport ChangedRows, StoredEntries
+
+
+cdef struct stamped:
+    long long stamp
+    PyObject *cell
 
 
 cdef class Cell:
     cdef int64_t number  # the integer, if the row is one
     cdef int64_t newest  # and its timestamp
-    cdef long long stamp
+    cdef Py_ssize_t place  # among the changed cells, from 1; 0: it has not changed since the last flush
     cdef long long timestamp
     cdef bint is_count
     cdef bint used
@@ -29,7 +35,9 @@ cdef class KeyIndex:
 
 cdef class CellTable:
     cdef readonly dict entries
-    cdef list dirty
+    cdef stamped *puts  # the changed cells, each with the number of its last put
+    cdef readonly Py_ssize_t dirty_count
+    cdef Py_ssize_t dirty_room
     cdef long long last_stamp
     cdef StoredEntries stored
     cdef object deleting, read_held, row_type
@@ -44,7 +52,10 @@ cdef class CellTable:
     cpdef list key_values(self, bytes record_key, int64_t time_from, int64_t time_to)
     cdef Cell load(self, object key)
     cdef bint is_later(self, object key) except -1
-    cdef int sort_dirty(self, Py_ssize_t most) except -1
+    cdef int begin_changes(self, Cell cell) except -1
+    cdef void end_changes(self, Cell cell) noexcept
+    cdef ChangedRows taken(self, Py_ssize_t most)
+    cdef int drop(self, Cell cell) except -1
 
 
 cdef class CellUpdates:

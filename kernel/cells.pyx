@@ -11,19 +11,21 @@ cimport cython
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
-from libc.stdlib cimport free, malloc, qsort
+from libc.stdlib cimport free, malloc, qsort, realloc
+from libc.string cimport memcpy
 
 from penstock.kernel.aggregates cimport aggregated
 from penstock.kernel.flat_dict cimport is_flat
-from penstock.kernel.rows cimport StoredEntries, TimedRows, data_of
+from penstock.kernel.rows cimport ChangedRows, StoredEntries, TimedRows, changed_row, data_of
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object)
     Py_ssize_t Py_REFCNT(object)
 
 cdef enum:
-    VALUE, STAMP, TIMESTAMP, HEADERS, MESSAGE, USED, KEY
+    VALUE, CHANGED, TIMESTAMP, HEADERS, MESSAGE, USED, KEY
 
 #: What read() returns for a key that is not cached.
 NOT_CACHED = object()
@@ -34,11 +36,10 @@ cdef object new_tuple = tuple.__new__
 @cython.no_gc  # a row never leads back to its cell
 @cython.freelist(1024)
 cdef class Cell:
-    """An entry of a record cache: [value, stamp, timestamp, headers, message, used, key]."""
+    """An entry of a record cache: [value, whether it has changed, timestamp, headers, message, used, key]."""
 
-    def __init__(self, row, long long stamp, long long timestamp, headers, message, bint used, key):
+    def __init__(self, row, long long timestamp, headers, message, bint used, key):
         self.row = row
-        self.stamp = stamp
         self.timestamp = timestamp
         self.headers = headers
         self.message = message
@@ -51,8 +52,8 @@ cdef class Cell:
     def __getitem__(self, int field):
         if field == VALUE:
             return self.value()
-        if field == STAMP:
-            return self.stamp
+        if field == CHANGED:
+            return self.place > 0
         if field == TIMESTAMP:
             return self.timestamp
         if field == HEADERS:
@@ -69,8 +70,6 @@ cdef class Cell:
         if field == VALUE:
             self.row = value
             self.is_count = False
-        elif field == STAMP:
-            self.stamp = value
         elif field == TIMESTAMP:
             self.timestamp = value
         elif field == HEADERS:
@@ -91,15 +90,18 @@ cdef Cell new_cell(key, row):
     return cell
 
 
-cdef struct Stamped:
-    long long stamp
-    PyObject *cell
-
-
 cdef int _by_stamp(const void *one, const void *other) noexcept nogil:
-    cdef long long a = (<Stamped *>one).stamp
-    cdef long long b = (<Stamped *>other).stamp
+    cdef long long a = (<stamped *>one).stamp
+    cdef long long b = (<stamped *>other).stamp
     return (a > b) - (a < b)
+
+
+cdef bint is_ascending(const stamped *cells, Py_ssize_t size) noexcept:
+    cdef Py_ssize_t i
+    for i in range(1, size):
+        if cells[i].stamp < cells[i - 1].stamp:
+            return False
+    return True
 
 
 cdef Py_ssize_t first_from(list keys, int64_t time) except -1:
@@ -120,7 +122,7 @@ cdef inline int compared(int64_t time, int64_t second, int64_t other_time, int64
     return -1 if second < other_second else second > other_second
 
 
-cdef void lowest_first(Stamped *cells, Py_ssize_t size, Py_ssize_t most) noexcept:
+cdef void lowest_first(stamped *cells, Py_ssize_t size, Py_ssize_t most) noexcept:
     """Move the cells with the lowest stamps to the front, `most` of them, in any order (quickselect; stamps differ)."""
     cdef Py_ssize_t low = 0, high = size - 1, left, right
     cdef long long middle
@@ -187,18 +189,28 @@ cdef class KeyIndex:
 
 @cython.final
 cdef class CellTable:
-    """The cells of one cache. entries: cell by cache key; dirty: cells that changed since the last flush.
+    """The cells of one cache. entries: cell by cache key. dirty_count: how many have changed since the last flush.
 
     check_at: number of cells at which a new one may exceed the cache's limit.
     """
 
     NOT_CACHED = NOT_CACHED
 
-    def __init__(self, dict entries, list dirty):
-        self.entries = entries
-        self.dirty = dirty
+    def __cinit__(self):
+        self.entries = {}
         self.check_at = 1
         self.index = KeyIndex()
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.dirty_count):
+            Py_DECREF(<object>self.puts[i].cell)
+        free(self.puts)
+
+    def dirty(self):
+        """Return the cells that have changed since the last flush, in any order."""
+        cdef Py_ssize_t i
+        return [<object>self.puts[i].cell for i in range(self.dirty_count)]
 
     cpdef object read(self, key):
         """Return the row of a cache key, None if there is none, NOT_CACHED if it has no cell."""
@@ -212,7 +224,7 @@ cdef class CellTable:
     cdef object read_sent(self, key):
         """As read, but the row as of the last flush; NOT_CACHED if the caller must find it below the cache."""
         cdef PyObject *found = PyDict_GetItemWithError(self.entries, key)
-        if found is not NULL and not (<Cell?>found).stamp:
+        if found is not NULL and not (<Cell?>found).place:
             return (<Cell>found).value()
         if self.stored is None or self.deleting:
             return NOT_CACHED
@@ -261,14 +273,37 @@ cdef class CellTable:
         return found is NULL and len(self.entries) >= self.check_at
 
     cdef int changed(self, Cell cell, int64_t timestamp, headers, message) except -1:
-        if not cell.stamp:
-            self.dirty.append(cell)
+        if not cell.place:
+            self.begin_changes(cell)
         self.last_stamp += 1
-        cell.stamp = self.last_stamp
+        self.puts[cell.place - 1].stamp = self.last_stamp
         cell.timestamp = timestamp
         cell.headers = headers
         cell.message = message
         return 0
+
+    cdef int begin_changes(self, Cell cell) except -1:
+        """Let a cell be one of those that have changed."""
+        cdef stamped *grown
+        if self.dirty_count == self.dirty_room:
+            grown = <stamped *>realloc(self.puts, (2 * self.dirty_room + 16) * sizeof(stamped))
+            if grown is NULL:
+                raise MemoryError()
+            self.puts, self.dirty_room = grown, 2 * self.dirty_room + 16
+        Py_INCREF(cell)
+        self.puts[self.dirty_count].cell = <PyObject *>cell
+        self.dirty_count += 1
+        cell.place = self.dirty_count
+        return 0
+
+    cdef void end_changes(self, Cell cell) noexcept:
+        """Let a cell no longer be one of those that have changed; the last one moves there."""
+        cdef stamped *last = self.puts + self.dirty_count - 1
+        (<Cell>last.cell).place = cell.place
+        self.puts[cell.place - 1] = last[0]
+        self.dirty_count -= 1
+        cell.place = 0
+        Py_DECREF(cell)
 
     def add_clean(self, key, held):
         """Add an entry of the store below, and return its cell; as NamedCache.add_clean."""
@@ -279,8 +314,9 @@ cdef class CellTable:
 
     def clear(self):
         """Drop all entries, including dirty ones."""
+        while self.dirty_count:
+            self.end_changes(<Cell>self.puts[self.dirty_count - 1].cell)
         self.entries.clear()
-        self.dirty.clear()
         self.index = KeyIndex()
         self.check_at = 1
 
@@ -379,25 +415,65 @@ cdef class CellTable:
         cdef int64_t observed = self.stored.segments.observed_ms
         return 0 <= observed < <int64_t>(<tuple?>key)[1]
 
-    def take_dirty(self, most):
-        """Return the changed entries and mark them as clean, as NamedCache.take_dirty does."""
-        cdef Py_ssize_t size = len(self.dirty)
-        self.sort_dirty(size if most is None else min(size, <Py_ssize_t>most))
-        cdef list dirty = self.dirty
-        cdef list taken = dirty[:most]
-        cdef list changes = []
+    def take_dirty(self):
+        """Return the changed entries as ChangedRows, in the order of the last puts, and mark them as clean."""
+        return self.taken(self.dirty_count)
+
+    cdef ChangedRows taken(self, Py_ssize_t most):
+        """Return those of the oldest changes, so many, as take_dirty does."""
+        cdef ChangedRows changes = ChangedRows.__new__(ChangedRows)
+        cdef Py_ssize_t i, size = self.dirty_count
+        cdef stamped *ordered = <stamped *>malloc((size + 1) * sizeof(stamped))
+        cdef changed_row change
         cdef Cell cell
-        del dirty[:most]
-        for cell in taken:
-            row = cell.value()
-            changes.append((cell.key, row, cell.timestamp, cell.headers, cell.message))
-            cell.stamp = 0
-            cell.message = None
-            if most is not None:
-                cell.used = False
-            if row is None:
-                del self.entries[cell.key]
+        if ordered is NULL:
+            raise MemoryError()
+        try:
+            memcpy(ordered, self.puts, size * sizeof(stamped))
+            if most < size:
+                lowest_first(ordered, size, most)
+            if not is_ascending(ordered, most):
+                qsort(ordered, most, sizeof(stamped), _by_stamp)
+            changes.make_room(most)
+            for i in range(most):
+                cell = <Cell>ordered[i].cell
+                change.key, change.cell = <PyObject *>cell.key, ordered[i].cell
+                change.held = NULL if cell.is_count else <PyObject *>cell.row
+                change.number, change.newest, change.timestamp = cell.number, cell.newest, cell.timestamp
+                change.headers, change.message = <PyObject *>cell.headers, <PyObject *>cell.message
+                changes.keep(&change)
+                self.end_changes(cell)
+                cell.message = None
+                if change.held is <PyObject *>None:
+                    del self.entries[cell.key]
+        finally:
+            free(ordered)
         return changes
+
+    def evict(self, Py_ssize_t wanted, flush):
+        """Drop up to wanted entries as NamedCache.evict does."""
+        cdef ChangedRows changes
+        cdef Py_ssize_t i
+        wanted = self.evict_clean(wanted)
+        while wanted and self.dirty_count:
+            changes = self.taken(min(wanted, self.dirty_count))
+            for i in range(changes.count):
+                (<Cell>changes.rows[i].cell).used = False
+            flush(changes)
+            for i in range(changes.count):
+                wanted -= self.drop(<Cell>changes.rows[i].cell)
+        if wanted > 0:
+            self.evict_clean(wanted)
+
+    cdef int drop(self, Cell cell) except -1:
+        """Drop a cell whose change a flush has written; return how many entries are gone: not if it is used again."""
+        cdef PyObject *found
+        if cell.used or cell.place:
+            return 0
+        found = PyDict_GetItemWithError(self.entries, cell.key)
+        if found is <PyObject *>cell:
+            del self.entries[cell.key]
+        return 1
 
     def evict_clean(self, Py_ssize_t wanted):
         """Drop up to wanted clean entries, and return how many are left to drop, as NamedCache.evict_clean does."""
@@ -409,10 +485,10 @@ cdef class CellTable:
         cdef Py_ssize_t clean
         for _ in range(2):
             victims, passed, position = [], [], 0
-            clean = len(self.entries) - len(self.dirty)
+            clean = len(self.entries) - self.dirty_count
             while len(victims) < wanted and len(victims) + len(passed) < clean and PyDict_Next(self.entries, &position, &key, &found):
                 cell = <Cell?>found
-                if cell.stamp:
+                if cell.place:
                     continue
                 if cell.used:
                     cell.used = False
@@ -428,27 +504,6 @@ cdef class CellTable:
             if not wanted:
                 break
         return wanted
-
-    cdef int sort_dirty(self, Py_ssize_t most) except -1:
-        """Sort the cells with the lowest stamps, `most` of them, to the front."""
-        cdef list dirty = self.dirty
-        cdef Cell cell
-        cdef Py_ssize_t i, size = len(dirty)
-        cdef Stamped *ordered = <Stamped *>malloc((size + 1) * sizeof(Stamped))
-        if ordered is NULL:
-            raise MemoryError()
-        try:
-            for i in range(size):
-                cell = dirty[i]
-                ordered[i].cell = <PyObject *>cell
-                ordered[i].stamp = cell.stamp
-            if most < size:
-                lowest_first(ordered, size, most)
-            qsort(ordered, most, sizeof(Stamped), _by_stamp)
-            dirty[:] = [<object>ordered[i].cell for i in range(size)]
-        finally:
-            free(ordered)
-        return 0
 
 
 @cython.final

@@ -33,7 +33,7 @@ cdef class Key:
     cdef KeyReader reader
 
     cdef object read(self)
-    cdef object held(self)
+    cdef bytes windowed_data(self, int times_size)
 
 
 cdef inline Key key_from(bytes data, KeyReader reader):

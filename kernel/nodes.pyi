@@ -185,9 +185,7 @@ class WindowedKeySink(Node):
         name: str,
         sink: WindowedSink,
         inner: object,
-        from_held: Callable[[Any], bytes] | None,
         value_serde: object,
-        partition_count: Callable[[], int],
         unsent: Callable[[Any, Any, int, _Headers, Exception], None],
     ) -> None: ...
 

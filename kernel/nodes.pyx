@@ -12,6 +12,7 @@ from penstock.kernel.codecs cimport Rewriter
 from penstock.kernel.messages cimport Message
 from penstock.kernel.messages import DECODE_TEXT
 from penstock.kernel.named_tuples cimport tuple_of_four, tuple_of_three
+from penstock.kernel.rows cimport TIME_BYTES, log_key_of
 from penstock.kernel.sinks cimport PARTITIONER_DECIDES, RecordSink, WindowedSink
 
 cdef extern from *:
@@ -106,9 +107,11 @@ cdef class Key:
             self.is_read = True
         return self.value
 
-    cdef object held(self):
-        """Return a windowed key whose inner key is bytes."""
-        return tuple_of_three(WINDOWED, self.data, self.start, self.end)
+    cdef bytes windowed_data(self, int times_size):
+        """Return the bytes of a windowed key: its start follows the inner key, or with two times its end and its start."""
+        if times_size == TIME_BYTES:
+            return log_key_of(self.data, self.start, 0, 0)
+        return log_key_of(self.data, self.end, self.start, TIME_BYTES)
 
 
 # -- nodes
@@ -600,27 +603,25 @@ cdef class PartitionedSink(Node):
 cdef class WindowedKeySink(Node):
     """Writes to a topic records with windowed keys, whose partition is that of the key inside.
 
-    inner: the serde of that. from_held: the function that writes a windowed key whose inner key is bytes.
+    inner: the serde of that.
     """
 
     cdef WindowedSink sink
-    cdef object inner, value_serde, from_held, partition_count, unsent
+    cdef object inner, value_serde, unsent
 
-    def __init__(self, task, name, WindowedSink sink not None, inner, from_held, value_serde, partition_count, unsent):
+    def __init__(self, task, name, WindowedSink sink not None, inner, value_serde, unsent):
         Node.__init__(self, task, name)
         self.sink = sink
-        self.inner, self.value_serde = inner, value_serde
-        self.from_held, self.partition_count, self.unsent = from_held, partition_count, unsent
+        self.inner, self.value_serde, self.unsent = inner, value_serde, unsent
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
         cdef RecordContext task = self.task
         task.at = self.name
         cdef bint has_bytes = type(key) is Key and (<Key>key).is_windowed and (<Key>key).reader.serde is self.inner
-        given = self.from_held((<Key>key).held()) if has_bytes else key_of(key)
-        cdef int32_t partitions = self.partition_count()
+        given = (<Key>key).windowed_data(self.sink.times_size) if has_bytes else key_of(key)
         data = written_data_of(task, value, self.value_serde)
         given_value = value if data is None else data
-        error = self.sink.put(given, has_bytes, given_value, data is not None, timestamp, headers, partitions)
+        error = self.sink.put(given, has_bytes, given_value, data is not None, timestamp, headers, PARTITIONER_DECIDES)
         if error is not None:
             self.unsent(key_of(key), value, timestamp, headers, error)
         return 0

@@ -309,8 +309,7 @@ cdef class RecordAccumulator(RecordTaker):
 
     def partition_count(self, str topic not None):
         """Return a topic's number of partitions, 0 for an unknown topic."""
-        cdef TopicRecords known = self.topics.get(topic)
-        return 0 if known is None else known.count
+        return self.partitions(topic)
 
     def offer(self, str topic not None, int32_t partition, key, value, timestamp, headers, source=None):
         """Take a record, from Python; returns whether it was taken."""
@@ -318,6 +317,10 @@ cdef class RecordAccumulator(RecordTaker):
 
     cdef int64_t now(self) except? -1:
         return self.now_ms()
+
+    cdef int32_t partitions(self, str topic) except -1:
+        cdef TopicRecords known = self.topic(topic)
+        return 0 if known is None else known.count
 
     cdef TopicRecords topic(self, str name):
         if name is not self.last_name:

@@ -61,6 +61,7 @@ cdef class TimedRows:
     cdef int place(self, int64_t time, int64_t second) noexcept
     cdef bint has(self, int at, int64_t time, int64_t second) noexcept
     cdef int insert(self, int at, int64_t time, int64_t second, bytes data) except -1
+    cdef void fill(self, int at, bytes data) noexcept
     cdef void remove(self, int begin, int end) noexcept
 
 
@@ -139,6 +140,26 @@ cdef class SegmentTimes:
     cdef int put_row(self, bytes key, int64_t time, int64_t second, bytes log_key, data) except -1
 
 
+cdef struct changed_row:
+    PyObject *key
+    PyObject *cell
+    PyObject *held  # NULL: it is the number, with its newest timestamp
+    int64_t number
+    int64_t newest
+    int64_t timestamp
+    PyObject *headers
+    PyObject *message
+
+
+cdef class ChangedRows:
+    cdef changed_row *rows
+    cdef readonly Py_ssize_t count
+
+    cdef int make_room(self, Py_ssize_t count) except -1
+    cdef void keep(self, const changed_row *row) noexcept
+    cdef object held(self, Py_ssize_t i)
+
+
 cdef class StoredEntries:
     cdef RowBuffer buffer
     cdef LatestRows latest
@@ -155,5 +176,6 @@ cdef class StoredEntries:
     cdef bint read_long(self, bytes row, int64_t *number, int64_t *time) noexcept
     cdef object held(self, bytes row)
     cdef bytes written(self, held)
+    cdef bytes row_of(self, ChangedRows changes, Py_ssize_t i)
     cdef int advance(self) except -1
-    cdef int write_rows(self, changes) except -1
+    cdef int write_rows(self, ChangedRows changes) except -1

@@ -5,15 +5,17 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, Py_XINCREF
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy, memmove
 
 from penstock.kernel.sinks cimport Changelog
 
 cdef extern from "Python.h":
     int64_t PyLong_AsLongLongAndOverflow(object, int *) except? -1
+    const char *data_at "PyBytes_AS_STRING"(PyObject *) noexcept nogil
+    Py_ssize_t size_at "PyBytes_GET_SIZE"(PyObject *) noexcept nogil
 
 
 @cython.final
@@ -183,11 +185,72 @@ def next_rows(rows, bytes end, Py_ssize_t count, Py_ssize_t size):
     return found, False
 
 
+cdef inline int order_of(PyObject *left, PyObject *right) noexcept nogil:
+    cdef Py_ssize_t left_size = size_at(left), right_size = size_at(right)
+    cdef int order = memcmp(data_at(left), data_at(right), min(left_size, right_size))
+    return order if order else (left_size > right_size) - (left_size < right_size)
+
+
 cdef int compare(bytes left, bytes right) noexcept:
     """Return a negative number, 0 or a positive one: the order of two byte strings."""
-    cdef Py_ssize_t left_size = PyBytes_GET_SIZE(left), right_size = PyBytes_GET_SIZE(right)
-    cdef int order = memcmp(PyBytes_AS_STRING(left), PyBytes_AS_STRING(right), min(left_size, right_size))
-    return order if order else (left_size > right_size) - (left_size < right_size)
+    return order_of(<PyObject *>left, <PyObject *>right)
+
+
+cdef struct headed_row:
+    uint64_t head  # of the key: its first bytes behind those that all keys share
+    PyObject *key
+    PyObject *value
+
+
+cdef int by_key(const void *one, const void *other) noexcept nogil:
+    cdef headed_row *left = <headed_row *>one
+    cdef headed_row *right = <headed_row *>other
+    if left.head != right.head:
+        return -1 if left.head < right.head else 1
+    return order_of(left.key, right.key)
+
+
+cdef Py_ssize_t shared_size(const headed_row *rows, Py_ssize_t count) noexcept nogil:
+    """Return how many bytes all keys begin with."""
+    cdef Py_ssize_t i, at, shared = size_at(rows[0].key)
+    cdef const char *first = data_at(rows[0].key)
+    for i in range(1, count):
+        shared = min(shared, size_at(rows[i].key))
+        at = 0
+        while at < shared and data_at(rows[i].key)[at] == first[at]:
+            at += 1
+        shared = at
+    return shared
+
+
+def in_order(dict rows not None):
+    """Return the rows of a dict in the order of their keys, as a list of (key, row). Raises TypeError for other keys."""
+    cdef Py_ssize_t count = len(rows), position = 0, i = 0, at, shared
+    cdef PyObject *key
+    cdef PyObject *value
+    cdef headed_row *found
+    if not count:
+        return []
+    found = <headed_row *>malloc(count * sizeof(headed_row))
+    if found is NULL:
+        raise MemoryError()
+    try:
+        while PyDict_Next(rows, &position, &key, &value):
+            if type(<object>key) is not bytes:
+                raise TypeError(f"a key of bytes is needed, not {<object>key!r}")
+            found[i].key, found[i].value = key, value
+            i += 1
+        shared = shared_size(found, count)
+        for i in range(count):
+            found[i].head = 0
+            for at in range(shared, shared + <Py_ssize_t>sizeof(uint64_t)):
+                found[i].head <<= 8
+                if at < size_at(found[i].key):
+                    found[i].head |= <unsigned char>data_at(found[i].key)[at]
+        qsort(found, count, sizeof(headed_row), by_key)
+        return [(<object>found[i].key, <object>found[i].value) for i in range(count)]
+    finally:
+        free(found)
 
 
 cdef enum:
@@ -411,15 +474,21 @@ cdef class TimedRows:
             self.rows, self.capacity = grown, 2 * self.capacity + 1
         cdef timed_row *row = self.rows + at
         memmove(row + 1, row, (self.count - at) * sizeof(timed_row))
-        row.time, row.second, row.size = time, second, -1
+        row.time, row.second = time, second
+        self.fill(at, data)
+        self.count += 1
+        return 0
+
+    cdef void fill(self, int at, bytes data) noexcept:
+        """Set what a place without data has."""
+        cdef timed_row *row = self.rows + at
+        row.size = -1
         if PyBytes_GET_SIZE(data) <= SMALL:
             row.size = PyBytes_GET_SIZE(data)
             memcpy(row.data.small, PyBytes_AS_STRING(data), row.size)
         else:
             Py_INCREF(data)
             row.data.object = <PyObject *>data
-        self.count += 1
-        return 0
 
     cdef void remove(self, int begin, int end) noexcept:
         cdef int i
@@ -509,8 +578,9 @@ cdef class LatestRows:
         cdef Py_ssize_t size = self.split(log_key, &time, &second)
         return self.set_row(PyBytes_FromStringAndSize(PyBytes_AS_STRING(log_key), size), time, second, log_key, data)
 
-    cdef int set_row(self, bytes key, int64_t time, int64_t second, bytes log_key, data) except -1:
+    cdef int set_row(self, bytes key, int64_t time, int64_t second, bytes log_key, given) except -1:
         """Set the row of a changelog key, which is also given taken apart."""
+        cdef bytes data = given
         self.buffer.set(self.row_key(log_key, time), data)
         if time < self.complete_from:
             return 0
@@ -526,16 +596,21 @@ cdef class LatestRows:
         at = rows.place(time, second)
         if rows.has(at, time, second):
             self.size -= memory_of(rows.rows + at)
-            self.count -= 1
-            rows.remove(at, at + 1)
+            if data is None:
+                self.count -= 1
+                rows.remove(at, at + 1)
+            else:
+                release(rows.rows + at)
+                rows.fill(at, data)
+        elif data is not None:
+            rows.insert(at, time, second, data)
+            self.count += 1
         if data is None:
             if rows.count == 0:
                 del self.by_key[key]
                 self.size -= KEY_BYTES + size
             return 0
-        rows.insert(at, time, second, <bytes?>data)
         self.size += memory_of(rows.rows + at)
-        self.count += 1
         if time > self.newest:
             self.newest = time
         if self.size > self.trim_at:
@@ -731,6 +806,86 @@ cdef class SegmentTimes:
 
 
 @cython.final
+@cython.no_gc  # rows never lead back to it
+cdef class ChangedRows:
+    """The changed entries of a cache that a flush has taken: (cache key, held value, timestamp, headers, message) each."""
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            Py_DECREF(<object>self.rows[i].key)
+            Py_DECREF(<object>self.rows[i].cell)
+            Py_XDECREF(self.rows[i].held)
+            Py_DECREF(<object>self.rows[i].headers)
+            Py_DECREF(<object>self.rows[i].message)
+        free(self.rows)
+
+    cdef int make_room(self, Py_ssize_t count) except -1:
+        """Make room for so many rows; it has none yet."""
+        self.rows = <changed_row *>malloc((count + 1) * sizeof(changed_row))
+        if self.rows is NULL:
+            raise MemoryError()
+        return 0
+
+    cdef void keep(self, const changed_row *row) noexcept:
+        """Add a row."""
+        Py_INCREF(<object>row.key)
+        Py_INCREF(<object>row.cell)
+        Py_XINCREF(row.held)
+        Py_INCREF(<object>row.headers)
+        Py_INCREF(<object>row.message)
+        self.rows[self.count] = row[0]
+        self.count += 1
+
+    cdef object held(self, Py_ssize_t i):
+        """Return the held value of a row."""
+        cdef changed_row *row = self.rows + i
+        return (row.number, row.newest) if row.held is NULL else <object>row.held
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, Py_ssize_t i):
+        if not 0 <= i < self.count:
+            raise IndexError(i)
+        cdef changed_row *row = self.rows + i
+        return <object>row.key, self.held(i), row.timestamp, <object>row.headers, <object>row.message
+
+    def deleted(self):
+        """Return the set of the cache keys whose rows are deleted."""
+        cdef Py_ssize_t i
+        cdef set found = set()
+        for i in range(self.count):
+            if self.rows[i].held is <PyObject *>None:
+                found.add(<object>self.rows[i].key)
+        return found
+
+    def __iter__(self):
+        return iter([self[i] for i in range(self.count)])
+
+    def effective(self, list olds not None):
+        """Return the changes and the entries before them, without deletions of entries that did not exist."""
+        cdef Py_ssize_t i
+        cdef list places = [
+            i for i in range(self.count) if olds[i] is not None or self.rows[i].held is not <PyObject *>None
+        ]
+        if len(places) == self.count:
+            return self, olds
+        return self.only(places), [olds[i] for i in places]
+
+    def only(self, places):
+        """Return the changes at these places."""
+        cdef ChangedRows found = ChangedRows.__new__(ChangedRows)
+        cdef Py_ssize_t i
+        found.make_room(len(places))
+        for i in places:
+            if not 0 <= i < self.count:
+                raise IndexError(i)
+            found.keep(self.rows + i)
+        return found
+
+
+@cython.final
 cdef class StoredEntries:
     """Converts rows of a cached store to entries of its cache and back (CachingStore._read_entry, _write_entries).
 
@@ -799,20 +954,18 @@ cdef class StoredEntries:
             return data
         return <bytes?>(held if self.to_bytes is None else self.to_bytes(held))
 
-    def with_old(self, changes, bint send_old):
-        """Return the changes, without deletions of rows that do not exist, and the stored values (send_old False: None each)."""
-        cdef list kept = [], olds = []
-        for change in changes:
-            old = None
-            if send_old or (<tuple?>change)[1] is None:
-                old = self.row((<tuple?>change)[0])
-                if old is None and (<tuple>change)[1] is None:
-                    continue
-            kept.append(change)
-            olds.append(None if old is None or not send_old else self.held(old))
-        return kept, olds
+    def olds(self, ChangedRows changes not None, bint only_deleted):
+        """Return the stored entries that changes replace, None where there is none. only_deleted: None for others, too."""
+        cdef list found = []
+        cdef Py_ssize_t i
+        for i in range(changes.count):
+            row = None
+            if not only_deleted or changes.rows[i].held is <PyObject *>None:
+                row = self.row(<object>changes.rows[i].key)
+            found.append(None if row is None else self.held(row))
+        return found
 
-    def write(self, changes):
+    def write(self, ChangedRows changes not None):
         """Write changed entries to the changelog and to the rows."""
         if self.segments is not None:
             self.observed = self.segments.observed_ms
@@ -827,25 +980,39 @@ cdef class StoredEntries:
             self.segments.advance(self.observed)
         return 0
 
-    cdef int write_rows(self, changes) except -1:
+    cdef bytes row_of(self, ChangedRows changes, Py_ssize_t i):
+        """Return the row of a changed entry, which is not deleted, in a store with timestamps."""
+        cdef changed_row *change = changes.rows + i
+        if change.held is NULL:
+            row = PyBytes_FromStringAndSize(NULL, 2 * TIME_BYTES)
+            write_time(PyBytes_AS_STRING(row), change.newest)
+            write_time(PyBytes_AS_STRING(row) + TIME_BYTES, change.number)
+            return row
+        held = <object>change.held
+        return timed((<tuple?>held)[1], self.written((<tuple>held)[0]))
+
+    cdef int write_rows(self, ChangedRows changes) except -1:
         cdef int64_t time, timestamp, taken_from = 0, drops_at = 0
         cdef bytes data, row
+        cdef changed_row *change
+        cdef Py_ssize_t i
         if self.segments is not None:
             taken_from, drops_at = self.segments.taken_from, self.segments.drops_at
-        for change in changes:
-            key, held, timestamp = (<tuple?>change)[0], (<tuple>change)[1], (<tuple>change)[2]
-            if held is None and self.timestamped:
+        for i in range(changes.count):
+            change = changes.rows + i
+            key, timestamp = <object>change.key, change.timestamp
+            if change.held is <PyObject *>None and self.timestamped:
                 self.advance()
-                self.write_plain((change,))
+                self.write_plain((changes[i],))
                 if self.segments is not None:
                     self.observed = self.segments.observed_ms
                     taken_from, drops_at = self.segments.taken_from, self.segments.drops_at
                 continue
             if self.timestamped:
-                timestamp = (<tuple?>held)[1]
-                data = self.written((<tuple>held)[0])
-                row = timed(timestamp, data)
+                row = self.row_of(changes, i)
+                data = value_of(row, &timestamp)
             else:
+                held = changes.held(i)
                 row = data = None if held is None else self.written(held)
             if self.segments is None:
                 self.changelog.write(key, data, timestamp)

@@ -13,6 +13,7 @@ cdef enum:
 cdef class RecordTaker:
     cdef bint take(self, str topic, int32_t partition, key, value, int64_t timestamp, headers, source) except -1
     cdef int64_t now(self) except? -1
+    cdef int32_t partitions(self, str topic) except -1
 
 
 cdef class RecordWriter:
@@ -43,6 +44,7 @@ cdef class RecordSink:
 
 cdef class WindowedSink(RecordSink):
     cdef Py_ssize_t times_size
+    cdef object partition_count
 
 
 cdef class Changelog:

@@ -88,6 +88,7 @@ class WindowedSink(RecordSink):
         to_value: Callable[[_Value], bytes | None] | None,
         values_may_be_none: bool,
         times_size: int,
+        partition_count: Callable[[], int],
     ) -> None: ...
 
 @final

@@ -21,6 +21,10 @@ cdef class RecordTaker:
         """Return the timestamp of a record that is given none."""
         return 0
 
+    cdef int32_t partitions(self, str topic) except -1:
+        """Return a topic's number of partitions, 0 if it is not known."""
+        return 0
+
 
 @cython.final
 cdef class RecordWriter:
@@ -120,14 +124,21 @@ cdef class RecordSink:
 
 @cython.final
 cdef class WindowedSink(RecordSink):
-    """As RecordSink, for windowed keys. The partition is that of the inner key, without the last times_size bytes."""
+    """As RecordSink, for windowed keys. The partition is that of the inner key, without the last times_size bytes.
 
-    def __init__(self, output, topic, to_key, bint keys_may_be_none, to_value, bint values_may_be_none, Py_ssize_t times_size):
+    partition_count(): the number of the topic's partitions, if the producer does not know it yet.
+    """
+
+    def __init__(self, output, topic, to_key, bint keys_may_be_none, to_value, bint values_may_be_none, Py_ssize_t times_size,
+                 partition_count):
         RecordSink.__init__(self, output, topic, to_key, keys_may_be_none, to_value, values_may_be_none)
-        self.times_size = times_size
+        self.times_size, self.partition_count = times_size, partition_count
 
-    cdef object put(self, windowed, bint has_key, value, bint has_value, int64_t timestamp, headers, int32_t partitions):
-        """As RecordSink's, but a key that cannot be serialized raises. partitions: their number."""
+    cdef object put(self, windowed, bint has_key, value, bint has_value, int64_t timestamp, headers, int32_t partition):
+        """As RecordSink's, but a key that cannot be serialized raises, and the key determines the partition."""
+        cdef int32_t partitions = 0 if self.writer is None else self.writer.records.partitions(self.topic)
+        if not partitions:
+            partitions = self.partition_count()
         key = windowed if has_key else self.key_bytes(windowed)
         if type(key) is not bytes or PyBytes_GET_SIZE(<bytes>key) < self.times_size:
             raise TypeError(f"a windowed key is needed, not {windowed!r}")

@@ -1,10 +1,10 @@
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NoReturn, final
 
 from penstock.kernel.cells import CellTable, CellUpdates
 from penstock.kernel.messages import _Headers
 from penstock.kernel.nodes import ChangeNode, Node, RecordContext
-from penstock.kernel.rows import RowBuffer
+from penstock.kernel.rows import ChangedRows, RowBuffer
 from penstock.kernel.sinks import Changelog
 
 class Rows:
@@ -230,6 +230,6 @@ class FlushedChanges:
         timestamped: bool,
         keeps_headers: bool,
     ) -> None: ...
-    def send(self, changes: Iterable[Any], olds: Iterable[Any]) -> None: ...
+    def send(self, changes: ChangedRows, olds: list[Any] | None) -> None: ...
 
 def nothing() -> None: ...

@@ -24,7 +24,7 @@ from penstock.kernel.nodes cimport (
     key_of,
     windowed_key_from,
 )
-from penstock.kernel.rows cimport RowBuffer, sum_of, timed
+from penstock.kernel.rows cimport ChangedRows, RowBuffer, changed_row, sum_of, timed
 from penstock.kernel.sinks cimport Changelog
 
 cdef object NOT_CACHED = cells.NOT_CACHED
@@ -786,33 +786,38 @@ cdef class FlushedChanges:
         start = parts[1]
         return windowed_key_from(<bytes?>parts[0], self.reader, start, end_of(start, self.size_ms, self.window_end))
 
-    def send(self, changes, olds):
-        """Pass the changes of a flush on; olds: the rows before, None for those that are not asked for."""
+    def send(self, ChangedRows changes not None, list olds):
+        """Pass the changes of a flush on; olds: the rows before, None if they are not asked for."""
         cdef RecordContext task = self.task
+        cdef changed_row *change
         cdef int64_t at
+        cdef Py_ssize_t i
         cdef Key key
         at_before = task.at
         if task.tracer is not None:
             task.tracer.begin(self.name)
-        for change, old in zip(changes, olds):
-            cache_key, row, timestamp, headers, message = <tuple?>change
-            at = timestamp
+        for i in range(changes.count):
+            change = changes.rows + i
+            at, headers = change.timestamp, <object>change.headers
             task.at = self.name
-            task.timestamp, task.headers, task.message = at, headers, message
-            key = self.key(cache_key)
+            task.timestamp, task.headers, task.message = at, headers, <object>change.message
+            key = self.key(<object>change.key)
+            old = None if olds is None else olds[i]
             held = None
-            if self.timestamped:
+            if change.held is NULL:
+                held, at = change.number, change.newest
+            elif self.timestamped:
+                row = <object>change.held
                 if row is not None:
-                    held, row_time = row
-                    at = row_time
-                if old is not None:
-                    old = old[0]
+                    held, at = (<tuple?>row)[0], (<tuple>row)[1]
             else:
-                held = row
+                held = <object>change.held
                 if self.form == SESSION:
                     at = key.end
                 if not self.keeps_headers:
                     headers = None
+            if self.timestamped and old is not None:
+                old = old[0]
             new = held if held is None or self.read is None else self.read(held)
             if old is not None and self.read is not None:
                 old = self.read(old)

@@ -122,7 +122,7 @@ class Suppress(ChangeNode):
         until_close: bool,
         key_serde: object,
         inner: object,
-        from_held: Callable[[Any], bytes] | None,
+        times_size: int,
         encode_key: Callable[[Any], bytes],
     ) -> None: ...
 

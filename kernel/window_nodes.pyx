@@ -522,17 +522,18 @@ cdef class SlidingWindowAggregate(WindowedAggregate):
 cdef class Suppress(ChangeNode):
     """Makes the rows of a buffer: put(row key, buffer time, new, old, timestamp, headers).
 
-    until_close: whether the buffer time is the end of the window. inner: the serde of a windowed key's inner key;
-    from_held: see WindowedKeySink. encode_key: for any key.
+    until_close: whether the buffer time is the end of the window. inner: the serde of a windowed key's inner key, after
+    which its bytes have times_size bytes. encode_key: for any key.
     """
 
-    cdef object put, key_serde, inner, from_held, encode_key
+    cdef object put, key_serde, inner, encode_key
+    cdef int times_size
     cdef bint until_close
 
-    def __init__(self, task, name, put, bint until_close, key_serde, inner, from_held, encode_key):
+    def __init__(self, task, name, put, bint until_close, key_serde, inner, int times_size, encode_key):
         Node.__init__(self, task, name)
         self.put, self.until_close = put, until_close
-        self.key_serde, self.inner, self.from_held, self.encode_key = key_serde, inner, from_held, encode_key
+        self.key_serde, self.inner, self.times_size, self.encode_key = key_serde, inner, times_size, encode_key
 
     cdef int change(self, key, new, old, bint is_latest, int64_t timestamp, headers) except -1:
         cdef Key unread
@@ -541,7 +542,7 @@ cdef class Suppress(ChangeNode):
             unread = <Key>key
             if unread.is_windowed and unread.reader.serde is self.inner:
                 time = unread.end if self.until_close else timestamp
-                self.put(self.from_held(unread.held()), time, new, old, timestamp, headers)
+                self.put(unread.windowed_data(self.times_size), time, new, old, timestamp, headers)
                 return 0
             if not unread.is_windowed and unread.reader.serde is self.key_serde and not self.until_close:
                 self.put(unread.data, timestamp, new, old, timestamp, headers)

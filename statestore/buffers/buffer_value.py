@@ -19,6 +19,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from penstock.kernel.buffered_changes import value_size
 from penstock.kernel.codecs import join_parts
 from penstock.topology.records import ProcessorRecordContext
 
@@ -65,24 +66,15 @@ def serialize_value(
 ) -> bytes:
     """Return the bytes of a BufferValue with these fields."""
     timestamp, offset, partition, topic, headers, _, _ = context
-    with_headers = serialize_headers(headers) if headers else _no_headers
-    return join_parts(timestamp, offset, (topic or "").encode(), partition, with_headers, prior, old, new)
-
-
-def value_size(prior: bytes | None, old: bytes | None, new: bytes | None, context: ProcessorRecordContext) -> int:
-    """Return the size of a BufferValue with these fields; see its size()."""
-    size = context_size(context)
-    if prior is not None:
-        size += len(prior)
-    if old is not None and old != prior:
-        size += len(old)
-    if new is not None:
-        size += len(new)
-    return size
+    return join_parts(
+        timestamp, offset, (topic or "").encode(), partition, serialize_headers(headers or ()), prior, old, new
+    )
 
 
 def serialize_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
     """Return the number and the bytes of headers."""
+    if not headers:
+        return _no_headers
     return _int.pack(len(headers)) + b"".join(_sized(name.encode()) + _sized(value) for name, value in headers)
 
 
@@ -113,13 +105,6 @@ def with_source(context: ProcessorRecordContext, data: bytes, at: int) -> Proces
     key, at = _read_sized(data, at)
     value, _ = _read_sized(data, at)
     return context._replace(source_raw_key=key, source_raw_value=value)
-
-
-def context_size(context: ProcessorRecordContext) -> int:
-    """Return the size in bytes that Kafka Streams counts for a record context."""
-    size = 8 + 8 + 4 + len(context[3] or "")
-    headers = context[4]
-    return size + sum(len(name) + len(value or b"") for name, value in headers) if headers else size
 
 
 def _sized(data: bytes | None) -> bytes:

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
 from typing_extensions import override
 
+from penstock.kernel.buffered_changes import BufferedChange, BufferedChanges
 from penstock.topology.context.store_interfaces import StoreBuilder
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import ProcessorStateError, StreamsError
@@ -31,7 +31,7 @@ from ..stores.removals import Removals
 from ..stores.segmented_stores import SEQUENCE, SEQUENCE_MAX
 from ..stores.segments import NOTHING_OBSERVED, OBSERVED_TIME
 from ..stores.state_store import LONG, LONG_MAX, StateStore, plain_rows
-from .buffer_value import BufferValue, serialize_source, serialize_value, value_size, with_source
+from .buffer_value import BufferValue, serialize_headers, serialize_source, serialize_value, with_source
 
 _sequence = struct.Struct(">i")
 #: Greater than the bytes of all sequence numbers, which are not negative.
@@ -46,7 +46,6 @@ VERSION = b"\3"
 HEADERS = ((VERSION_HEADER, VERSION),)
 #: Headers with what precedes a value in its row with headers: of the prior value if it differs from the old one.
 PRIOR_HEADER, OLD_HEADER = "vh.prior", "vh.old"
-_new = tuple.__new__
 #: Takes key, change and context of what leaves the buffer.
 Emit = Callable[[Any, Change, ProcessorRecordContext], None]
 
@@ -186,17 +185,6 @@ def changelog_value(row: bytes) -> bytes:
     return row[: BufferValue.deserialize(row)[1]] + BUFFER_TIME
 
 
-class Buffered(NamedTuple):
-    """A buffered key: its position in time order (ms), the parts of its BufferValue, and its counted size in bytes."""
-
-    time: int
-    prior: bytes | None
-    old: bytes | None
-    new: bytes | None
-    context: ProcessorRecordContext
-    size: int
-
-
 class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
     """Holds the newest Change of each key, in the order in which the keys were first buffered."""
 
@@ -208,12 +196,8 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         if task.config.get("dsl.store.format") == "HEADERS":
             self._format = HeadersFormat(timestamped=True)
             self._decode_value = self._format.plain_decoder(self.serdes.decode_value)
-        self._buffered: dict[bytes, Buffered] = {}
-        self._queue: list[tuple[int, bytes]] = []  # a heap; entries whose key is no longer buffered are skipped
-        self._dirty: dict[bytes, Buffered | None] = {}  # changes that the next flush logs
+        self._changes = BufferedChanges()
         self._removals = Removals(self)
-        self._undo: dict[bytes, Buffered | None] = {}
-        self._size = 0
 
     def put(self, buffer_time: int, key: object, change: Change, context: ProcessorRecordContext) -> bool:
         """Buffer a change; a key that is already buffered keeps its time and prior value. Returns True."""
@@ -227,79 +211,34 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         encode = self._encode_value
         old_data = None if old is None else encode(old)
         new_data = None if new is None else encode(new)
-        before = self._buffered.get(row_key)
         if self._format is not None:
+            before = self._changes.get(row_key)
             last = None if before is None else before.new
             of_old = (-1, None) if last is None else self._format.split(last)[1:]
             old_data = self._format.row_or_none(old_data, *of_old)
             new_data = self._format.row_or_none(new_data, context.timestamp, context.headers)
-        if before is None:
-            buffered = self._set(row_key, None, buffer_time, old_data, old_data, new_data, context)
-        else:
-            buffered = self._set(row_key, before, before[0], before[1], old_data, new_data, context)
-        self._dirty[row_key] = buffered
-
-    def _set(
-        self,
-        key: bytes,
-        before: Buffered | None,
-        time: int,
-        prior: bytes | None,
-        old: bytes | None,
-        new: bytes | None,
-        context: ProcessorRecordContext,
-    ) -> Buffered:
-        """Replace the buffered value of a serialized key, and return the new one."""
-        size = 8 + len(key) + value_size(prior, old, new, context)
-        buffered: Buffered = _new(Buffered, (time, prior, old, new, context, size))
-        self._replace(key, before, buffered)
-        return buffered
-
-    def _replace(self, key: bytes, before: Buffered | None, buffered: Buffered | None) -> None:
-        self._undo.setdefault(key, before)
-        if before is not None:
-            self._size -= before[5]
-        if buffered is None:
-            self._buffered.pop(key, None)
-            return
-        self._buffered[key] = buffered
-        self._size += buffered[5]
-        if before is None or before[0] != buffered[0]:
-            heappush(self._queue, (buffered[0], key))
-
-    def _first(self) -> tuple[bytes, Buffered] | None:
-        """Return the entry that was buffered first."""
-        queue = self._queue
-        while queue:
-            time, key = queue[0]
-            buffered = self._buffered.get(key)
-            if buffered is not None and buffered.time == time:
-                return key, buffered
-            heappop(queue)
-        return None
+        self._changes.put(row_key, buffer_time, old_data, new_data, context)
 
     def evict_until(self, time: int, callback: Emit) -> None:
         """Evict the entries that were buffered at this time (ms) or before; see evict_while."""
-        queue = self._queue
-        while queue and queue[0][0] <= time and (first := self._first()) is not None and first[1].time <= time:
+        while (first := self._changes.first_until(time)) is not None:
             self._evict(*first, callback)
 
     def evict_while(self, predicate: Callable[[], bool], callback: Emit) -> None:
         """Evict the first entry while predicate() holds: call callback(key, change, context), then remove it."""
-        while predicate() and (first := self._first()) is not None:
+        while predicate() and (first := self._changes.first()) is not None:
             self._evict(*first, callback)
 
-    def _evict(self, key: bytes, buffered: Buffered, callback: Emit) -> None:
+    def _evict(self, key: bytes, buffered: BufferedChange, callback: Emit) -> None:
         decode = self._decode_value
         new = None if buffered.new is None else decode(buffered.new)
         old = None if buffered.old is None else decode(buffered.old)
         callback(self.serdes.decode_key(key), Change(new, old), buffered.context)
-        self._replace(key, self._buffered.get(key), None)
-        self._dirty[key] = None
+        self._changes.evict(key)
 
     def prior_value_for_buffered(self, key: object) -> tuple[Any] | None:
         """Return a 1-tuple with the value before the buffered updates; None if the key is not buffered."""
-        buffered = self._buffered.get(self.serdes.encode_key(key))
+        buffered = self._changes.get(self.serdes.encode_key(key))
         if buffered is None:
             return None
         prior = buffered.prior
@@ -307,33 +246,35 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
 
     def num_records(self) -> int:
         """Return the number of buffered keys."""
-        return len(self._buffered)
+        return len(self._changes)
 
     def buffer_size(self) -> int:
         """Return the size of the buffered values in bytes, as Kafka Streams counts it."""
-        return self._size
+        return self._changes.size
 
     def min_timestamp(self) -> int:
         """Return the lowest buffer time in ms, Java's highest long if nothing is buffered."""
-        first = self._first()
+        first = self._changes.first()
         return LONG_MAX if first is None else first[1].time
 
     def flush(self) -> None:
         """Write the changelog; timestamps are left to the producer, as in Kafka Streams."""
         if self.builder.logging:
-            log_change, name, pack = self.task.output.log_change, self.name, LONG.pack
-            for key, buffered in self._dirty.items():
+            log_change, name = self.task.output.log_change, self.name
+            for key, buffered in self._changes.dirty.items():
                 if buffered is None:
                     self._removals.add(key, None)
                 else:
                     self._removals.cancel(key)
-                    time, prior, old, new, context, _ = buffered
                     headers: Headers = HEADERS
-                    if self._format is not None:
-                        headers, (prior, old, new) = self._logged(self._format, (prior, old, new))
-                    data = serialize_value(prior, old, new, context) + pack(time)
+                    if self._format is None:
+                        data = buffered.logged(serialize_headers(buffered.context.headers or ()))
+                    else:
+                        given = buffered.prior, buffered.old, buffered.new
+                        headers, (prior, old, new) = self._logged(self._format, given)
+                        data = serialize_value(prior, old, new, buffered.context) + LONG.pack(buffered.time)
                     log_change(name, key, data, None, headers)
-        self._dirty.clear()
+        self._changes.dirty.clear()
 
     @staticmethod
     def _logged(format_: HeadersFormat, parts: Sequence[bytes | None]) -> tuple[Headers, list[bytes | None]]:
@@ -351,16 +292,12 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
 
     @override
     def commit(self, changelog_offset: int | None) -> None:
-        """Do nothing: the buffer is not on disk."""
-        self._undo.clear()
+        """Keep what has changed: the buffer is not on disk."""
+        self._changes.commit()
 
     @override
     def rollback(self) -> None:
-        changed = list(self._undo.items())
-        for key, buffered in changed:
-            self._replace(key, self._buffered.get(key), buffered)
-        self._undo.clear()
-        self._dirty.clear()
+        self._changes.rollback()
         self._removals.clear()
 
     @override
@@ -369,13 +306,12 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
             key, data = message.key(), message.value()
             if key is None:
                 continue
-            before = self._buffered.get(key)
             if data is None:
-                self._replace(key, before, None)
+                self._changes.remove(key)
             else:
                 value, time = self._restored(message, data)
-                self._set(key, before, time, *value)
-        self._undo.clear()
+                self._changes.restore(key, time, *value)
+        self._changes.commit()
 
     def _restored(self, message: Message, data: bytes) -> tuple[BufferValue, int]:
         headers = dict(message.headers() or ())
@@ -411,9 +347,5 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
     @override
     def close(self) -> None:
         super().close()
-        self._buffered.clear()
-        self._queue.clear()
-        self._dirty.clear()
+        self._changes.clear()
         self._removals.clear()
-        self._undo.clear()
-        self._size = 0

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any
 
 from typing_extensions import override
 
 from penstock.kernel.cells import Cell
 from penstock.kernel.nodes import Node
-from penstock.kernel.rows import StoredEntries
+from penstock.kernel.rows import ChangedRows, StoredEntries
 from penstock.kernel.sinks import Changelog
 from penstock.kernel.table_nodes import FlushedChanges
 from penstock.topology.context.store_interfaces import (
+    CHANGED,
     HEADERS,
     KEY,
-    STAMP,
     USED,
     VALUE,
     CacheKeys,
@@ -43,7 +43,7 @@ from ..stores.key_value_store import TaskKeyValueStore
 from ..stores.segments import Segments
 from ..stores.state_store import LONG, StateStore, StoreSerdes
 from ..stores.values import TIMESTAMPED, Values, converted
-from .thread_cache import Changed, ThreadCache
+from .thread_cache import ThreadCache
 
 #: Types that the kernel knows, by Serde.exact or private. The kernel itself checks whether an object can be written.
 NATIVE: Mapping[object, type] = {
@@ -57,6 +57,8 @@ NATIVE: Mapping[object, type] = {
 #: follower(store, changes, send) -> sent: may trace some of the changes of a flush; send(count) sends the first ones
 #: downstream, the others are sent afterwards.
 Follower = Callable[[str, int, Callable[[int], None]], int]
+#: A changed entry in a flush: key, value, timestamp (ms), headers, message.
+Changed = tuple[Any, Any, int, Headers, Message | None]
 
 
 class CachingStore(StateStore):
@@ -195,7 +197,7 @@ class CachingStore(StateStore):
 
         def get_forwarded(key: object) -> object:
             cell = get_cell(key)
-            if cell is not None and not cell[STAMP]:  # no pending change: it equals the store below
+            if cell is not None and not cell[CHANGED]:  # no pending change: it equals the store below
                 return read(cell[VALUE])
             return None if key in deleting else read(find(key))
 
@@ -220,16 +222,16 @@ class CachingStore(StateStore):
 
     def flush(self) -> None:
         """Write and forward each changed key, in the order of the last puts; see StateStore.flush."""
-        if self._cache.dirty:
+        if self._cache.table.dirty_count:
             self._send(self._cache.take_dirty())
 
-    def _send(self, changes: Sequence[Changed]) -> None:
+    def _send(self, changes: ChangedRows) -> None:
         """Send changed entries: first all of them to the store below and the changelog, then all of them downstream.
 
         Operators downstream may read or change this store.
         """
         task = self.task
-        deleted = {change[0] for change in changes if change[1] is None}
+        deleted = changes.deleted()
         self._deleting |= deleted
         context = task.timestamp, task.headers, task.message
         try:
@@ -238,34 +240,32 @@ class CachingStore(StateStore):
             else:
                 changes, olds = self._with_old(changes, bool(deleted))
                 self._write_entries(changes)
-                if self.follower is not None:
-                    changes, olds = self._send_followed(changes, iter(olds), self.follower, self._changes)
-                self._changes.send(changes, olds)
+                if self.follower is None:
+                    self._changes.send(changes, olds)
+                else:
+                    self._send_followed(changes, olds, self.follower, self._changes)
             # Not after an error: the task then has the failed record.
             task.timestamp, task.headers, task.message = context
         finally:
             self._deleting -= deleted
 
-    def _with_old(self, changes: Sequence[Changed], deletes: bool) -> tuple[Sequence[Changed], Iterable[object]]:
-        """Return the changes and the held values that they replace, which are None unless old values are sent.
+    def _with_old(self, changes: ChangedRows, deletes: bool) -> tuple[ChangedRows, list[Any] | None]:
+        """Return the changes and the held values that they replace, None unless old values are sent.
 
         Keys that were both added and deleted since the last flush are left out.
         """
         find, send_old = self._read_entry, self._send_old_values
         if not send_old and not deletes:
-            return changes, repeat(None)
+            return changes, None
         if self._stored is not None:
-            return self._stored.with_old(changes, send_old)
-        kept, olds = [], []
-        for change in changes:
-            key, held = change[:2]
-            old = find(key) if send_old or held is None else None
-            if held is not None or old is not None:
-                kept.append(change)
-                olds.append(old if send_old else None)
-        return kept, olds
+            olds = self._stored.olds(changes, not send_old)
+        else:
+            olds = [find(change[0]) if send_old or change[1] is None else None for change in changes]
+        if deletes:
+            changes, olds = changes.effective(olds)
+        return changes, olds if send_old else None
 
-    def _write_entries(self, changes: Iterable[Changed]) -> None:
+    def _write_entries(self, changes: ChangedRows) -> None:
         """Write changed entries to the store below and to the changelog."""
         if self._stored is not None and (self.values.logs_value or self.values.logs_value_and_timestamp):
             self._stored.write(changes)
@@ -278,15 +278,18 @@ class CachingStore(StateStore):
             write(key, held)
 
     def _send_followed(
-        self, changes: Sequence[Changed], olds: Iterator[object], follower: Follower, downstream: FlushedChanges
-    ) -> tuple[Sequence[Changed], Iterator[object]]:
-        """Send as many changes as the follower traces; return the others and their old values."""
+        self, changes: ChangedRows, olds: list[Any] | None, follower: Follower, downstream: FlushedChanges
+    ) -> None:
+        """Send changes downstream, as many as the follower traces first."""
 
-        def send(count: int) -> None:
-            downstream.send(changes[:count], olds)
+        def send(places: range) -> None:
+            downstream.send(changes.only(places), olds and olds[places.start : places.stop])
 
-        sent = follower(self.name, len(changes), send)
-        return changes[sent:] if sent else changes, olds  # nearly always none: avoid copying the flush
+        sent = follower(self.name, len(changes), lambda count: send(range(count)))
+        if sent:
+            send(range(sent, len(changes)))
+        else:  # nearly always: avoid copying the flush
+            downstream.send(changes, olds)
 
     @override
     def rollback(self) -> None:
@@ -296,9 +299,9 @@ class CachingStore(StateStore):
     @override
     def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
         """Raises ProcessorStateError if it would drop changes."""
-        if self._cache.dirty:
+        if changed := self._cache.table.dirty_count:
             raise ProcessorStateError(
-                f"The store {self.name} of task {self.task.task_id} is to be restored, but {len(self._cache.dirty)} of "
+                f"The store {self.name} of task {self.task.task_id} is to be restored, but {changed} of "
                 "its entries have changed and are not written: a task must not run before its restore has ended"
             )
         self._cache.clear()
@@ -358,7 +361,7 @@ class CachingKeyValueStore(CachingStore, TaskKeyValueStore):
     @override
     def _context(self, key: object) -> Headers:
         cell = self._cache.entries.get(self.serdes.encode_key(key))
-        return trace_context(cell[HEADERS]) if cell is not None and cell[STAMP] else super()._context(key)
+        return trace_context(cell[HEADERS]) if cell is not None and cell[CHANGED] else super()._context(key)
 
     def _load(self, key: Any) -> object:
         """Read an entry from the rows and keep it in the cache."""
@@ -402,8 +405,8 @@ class CachingKeyValueStore(CachingStore, TaskKeyValueStore):
         to_row, cache = self.values.to_row, self._cache
         deleting = ((key, None) for key in self._deleting)
         # Clean entries equal the rows below, except those that a bounded store has evicted since.
-        looked_at = cache.entries.values() if self._evicts else cache.dirty
-        cached = ((cell[KEY], cell[VALUE]) for cell in looked_at if cell[STAMP] or cell[VALUE] is not None)
+        looked_at = cache.entries.values() if self._evicts else cache.table.dirty()
+        cached = ((cell[KEY], cell[VALUE]) for cell in looked_at if cell[CHANGED] or cell[VALUE] is not None)
         keys = chain(deleting, cached)  # a key that is being deleted may be dirty again
         found = {k: v for k, v in keys if (start is None or k >= start) and (end is None or k < end)}
         return [(key, to_row(found[key])) for key in sorted(found, reverse=reverse)]

@@ -14,7 +14,7 @@ from typing import Any, cast
 from typing_extensions import override
 
 from penstock.kernel.cells import Cell
-from penstock.topology.context.store_interfaces import STAMP, VALUE, CacheKeys, Cells, StoreBuilder
+from penstock.topology.context.store_interfaces import CHANGED, VALUE, CacheKeys, Cells, StoreBuilder
 from penstock.topology.context.store_types import Rows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.records import Windowed
@@ -68,7 +68,11 @@ class CachingSegments(CachingStore):
         time_of, interval, to_row = self.segments.schema.time_of, self.segments.interval_ms, self.values.to_row
         entries = chain(
             ((key, None) for key in self._deleting),
-            ((key, cell[VALUE]) for key, cell in self._cache.entries.items() if cell[STAMP] or cell[VALUE] is not None),
+            (
+                (key, cell[VALUE])
+                for key, cell in self._cache.entries.items()
+                if cell[CHANGED] or cell[VALUE] is not None
+            ),
         )
         for key, held in entries:
             if wanted(key):

@@ -17,8 +17,8 @@ from itertools import islice
 from typing import Any
 
 from penstock.kernel.cells import Cell, CellTable
+from penstock.kernel.rows import ChangedRows
 from penstock.topology.context.store_interfaces import VALUE, Cells
-from penstock.topology.records import Headers, Message
 
 #: Kafka Streams' overhead per entry (NamedCache.LRUNode 24, LRUCacheEntry 1, ProcessorRecordContext 20).
 ENTRY_OVERHEAD_BYTES = 45
@@ -28,26 +28,21 @@ CONTEXT_BYTES = 25
 SAMPLE = 16
 #: A full cache is emptied down to this share, so that it is evicted and measured only once in many puts.
 EVICT_TO = 0.95
-#: If only dirty entries are left to evict, the longest unchanged ones are flushed: at least this share of all.
-FLUSH_SHARE = 8
-
-#: A changed entry in a flush: key, value, timestamp (ms), headers, message.
-Changed = tuple[Any, Any, int, Headers, Message | None]
+#: A new entry may make a cache larger than its limit by this share of its entries: measuring costs more than a put.
+CHECK_SHARE = 100
 
 
 class NamedCache:
     """The part of a ThreadCache that one store uses.
 
-    entries: cells by cache key, oldest first; dirty: those that the store below does not have yet. table: their
-    CellTable. flush(changes): writes and forwards changed entries. size_of(key, value): serialized size in bytes of an
-    entry.
+    entries: cells by cache key, oldest first. table: their CellTable. flush(changes): writes and forwards changed
+    entries. size_of(key, value): serialized size in bytes of an entry.
     """
 
     __slots__ = (
         "_flush",
         "_owner",
         "_size_of",
-        "dirty",
         "entries",
         "entry_bytes",
         "name",
@@ -58,13 +53,12 @@ class NamedCache:
         self,
         owner: ThreadCache,
         name: str,
-        flush: Callable[[list[Changed]], None],
+        flush: Callable[[ChangedRows], None],
         size_of: Callable[[Any, Any], int],
     ) -> None:
         self.name = name
-        self.entries: dict[Any, Cell] = {}
-        self.dirty: list[Cell] = []
-        self.table = CellTable(self.entries, self.dirty)
+        self.table = CellTable()
+        self.entries = self.table.entries
         self.entry_bytes = float(ENTRY_OVERHEAD_BYTES)
         self._owner = owner
         self._flush = flush
@@ -73,7 +67,7 @@ class NamedCache:
     @property
     def size_bytes(self) -> float:
         """Estimated size of all entries."""
-        return len(self.entries) * self.entry_bytes + len(self.dirty) * CONTEXT_BYTES
+        return len(self.entries) * self.entry_bytes + self.table.dirty_count * CONTEXT_BYTES
 
     def cells(self, load: Callable[[Any], Cell], **of_the_store: Any) -> Cells:
         """Return this cache's interface for nodes; of_the_store: the fields of Cells given by the store."""
@@ -99,14 +93,12 @@ class NamedCache:
             total = sum(self._size_of(key, cell[VALUE]) for key, cell in sample)
             self.entry_bytes = total / len(sample) + ENTRY_OVERHEAD_BYTES
 
-    def take_dirty(self, most: int | None = None) -> list[Changed]:
-        """Return the changed entries, in the order of the last puts, and mark them as clean. most: only this many, the
-        oldest.
+    def take_dirty(self) -> ChangedRows:
+        """Return the changed entries, in the order of the last puts, and mark them as clean.
 
-        The entries of deleted keys are removed. With most, which makes room, the returned entries become the least
-        recently used ones: they changed before all that stay dirty.
+        The entries of deleted keys are removed.
         """
-        return self.table.take_dirty(most)
+        return self.table.take_dirty()
 
     def evict(self, wanted: int) -> None:
         """Drop the least recently used entries. If clean ones do not suffice, dirty ones are flushed first.
@@ -114,10 +106,7 @@ class NamedCache:
         Kafka Streams then flushes all dirty entries. Flushing only the longest unchanged ones gives the others time to
         change again, which halves the writes of a cache that is slightly too small.
         """
-        left = self.evict_clean(wanted)
-        while left and self.dirty:
-            self._flush(self.take_dirty(max(left, len(self.dirty) // FLUSH_SHARE)))
-            left = self.evict_clean(left)
+        self.table.evict(wanted, self._flush)
 
     def evict_clean(self, wanted: int) -> int:
         """Drop up to wanted clean entries, oldest first; entries used since are moved to the end of the queue.
@@ -143,9 +132,7 @@ class ThreadCache:
         self.max_bytes = max_bytes
         self._caches: list[NamedCache] = []
 
-    def named(
-        self, name: str, flush: Callable[[list[Changed]], None], size_of: Callable[[Any, Any], int]
-    ) -> NamedCache:
+    def named(self, name: str, flush: Callable[[ChangedRows], None], size_of: Callable[[Any, Any], int]) -> NamedCache:
         """Return a new cache for one store; see NamedCache."""
         cache = NamedCache(self, name, flush, size_of)
         self._caches.append(cache)
@@ -167,4 +154,4 @@ class ThreadCache:
             cache.evict(int(wanted / cache.entry_bytes) + 1)  # evicted entries are clean, and new ones are dirty
         room = int(max(0, self.max_bytes - self.size_bytes()) / (cache.entry_bytes + CONTEXT_BYTES))
         entries = len(cache.entries)
-        cache.check_at(entries + max(1, min(entries, room // 2)))
+        cache.check_at(entries + max(1, entries // CHECK_SHARE, min(entries, room // 2)))

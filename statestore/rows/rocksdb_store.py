@@ -12,7 +12,6 @@ import struct
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from itertools import chain
-from operator import itemgetter
 from pathlib import Path
 from typing import cast
 from weakref import WeakSet
@@ -29,7 +28,7 @@ from rocksdict import (
 )
 from typing_extensions import override
 
-from penstock.kernel.rows import LatestRows, RowBuffer, next_rows, read_rows
+from penstock.kernel.rows import LatestRows, RowBuffer, in_order, next_rows, read_rows
 from penstock.topology.errors import ProcessorStateError
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, merge
@@ -297,7 +296,7 @@ class RocksDBStore(BytesStore):
     @override
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Raises ProcessorStateError if the disk is full or fails."""
-        self._write(self._uncommitted.items(), changelog_offset, marks, is_restore=False)
+        self._write(self._uncommitted, changelog_offset, marks, is_restore=False)
         if self._latest is not None:
             self._keep(self._latest.fit())
         elif self._recent is not None:
@@ -321,24 +320,23 @@ class RocksDBStore(BytesStore):
     @override
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Raises ProcessorStateError if the disk is full or fails."""
-        self._write(dict(rows).items(), next_offset, marks, is_restore=True)  # the last record of a key counts
+        self._write(dict(rows), next_offset, marks, is_restore=True)  # the last record of a key counts
         if self._recent is not None:
             self._recent.clear()
             self._keep(0)
         self._forget_uncommitted()
 
-    def _write(self, rows: Collection[RawRow], offset: int | None, marks: Marks, is_restore: bool) -> None:
+    def _write(self, rows: dict[bytes, bytes | None], offset: int | None, marks: Marks, is_restore: bool) -> None:
         """Write a batch; if RocksDB would stall the write (no room in its memtables, or throttling), wait here instead.
         A restore raises RocksDB's limits before it waits.
 
         A write that waits inside RocksDB holds the GIL. After a background flush has failed for lack of space, it would
         wait forever.
         """
-        if len(rows) >= SORTED_BATCH_ROWS:
-            rows = sorted(rows, key=itemgetter(0))
+        given = in_order(rows) if len(rows) >= SORTED_BATCH_ROWS else rows.items()
         pause = ROOM_POLL_SECONDS
         self._limits.lower_limits()
-        while not (batch := self._batch(rows, offset, marks)).is_empty():
+        while not (batch := self._batch(given, offset, marks)).is_empty():
             self._cursor = None
             size = batch.size_in_bytes()
             try:

@@ -24,6 +24,7 @@ from penstock import (
     agg,
 )
 from penstock.kernel.cells import Cell, CellTable
+from penstock.kernel.nodes import RecordContext
 from penstock.kernel.window_nodes import TimeWindows as CompiledWindows
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.testing.driver_task import Clock, DriverTask
@@ -234,24 +235,22 @@ def test_nodes_over_rows_give_the_results_of_functions(name: str, records: list[
 
 
 def test_a_cell_looks_like_the_list_that_it_replaces() -> None:
-    fields = [("row", 7), 3, 1_000, [("h", b"")], "message", True, "key"]
+    fields = [("row", 7), 1_000, [("h", b"")], "message", True, "key"]
     create: Any = Cell  # each field has another type
     cell = create(*fields)
-    assert [cell[number] for number in range(7)] == fields
-    for number, value in enumerate([None, 4, 2_000, None, None, False]):
+    assert [cell[number] for number in range(7)] == [fields[0], False, *fields[1:]]
+    for number, value in {0: None, 2: 2_000, 3: None, 4: None, 5: False}.items():
         cell[number] = value
-    assert [cell[number] for number in range(7)] == [None, 4, 2_000, None, None, False, "key"]
+    assert [cell[number] for number in range(7)] == [None, False, 2_000, None, None, False, "key"]
     with pytest.raises(IndexError):
         cell[7]
 
 
 def test_a_cell_loaded_by_an_update_that_failed_still_counts_as_growth() -> None:
-    entries: dict[str, Any] = {}
-    dirty: list[Any] = []
-    table = CellTable(entries, dirty)
+    table = CellTable()
 
     def load(key: str) -> Any:
-        return entries.setdefault(key, Cell(None, 0, 0, None, None, False, key))
+        return table.entries.setdefault(key, Cell(None, 0, None, None, False, key))
 
     updates = table.updates(load, int, None, int)
 
@@ -260,10 +259,62 @@ def test_a_cell_loaded_by_an_update_that_failed_still_counts_as_growth() -> None
 
     with pytest.raises(ValueError, match="no"):
         updates.aggregate(int, fail, "a", "a", "v", 1, None, None)
-    assert not dirty
+    assert not table.dirty()
     assert updates.count("a", 2, None, None)  # now there is a row to evict
     assert not updates.count("a", 3, None, None)
-    assert table.take_dirty(None) == [("a", (2, 3), 3, None, None)]
+    assert list(table.take_dirty()) == [("a", (2, 3), 3, None, None)]
+
+
+def counted_keys(keys: str) -> CellTable:
+    """Return the cells of counts, after a record of each key."""
+    table = CellTable()
+
+    def load(key: str) -> Any:
+        return table.entries.setdefault(key, Cell(None, 0, None, None, False, key))
+
+    updates = table.updates(load, int, None, int)
+    for number, key in enumerate(keys):
+        updates.count(key, number, None, None)
+    return table
+
+
+def test_a_full_cache_writes_what_it_drops_and_no_more_in_the_order_of_the_last_changes() -> None:
+    table = counted_keys("abcdefa")
+    flushed: list[Any] = []
+    table.evict(3, flushed.extend)
+    assert flushed == [(key, (1, at), at, None, None) for at, key in enumerate("abcdef") if key in "bcd"]
+    assert set(table.entries) == set("aef")
+    assert table.dirty_count == 3
+    assert [change[:2] for change in table.take_dirty()] == [("e", (1, 4)), ("f", (1, 5)), ("a", (2, 6))]
+    assert table.dirty_count == 0
+
+
+def test_entries_that_their_flush_uses_stay_in_the_cache() -> None:
+    table = counted_keys("abcdef")
+
+    def flush(changes: Any) -> None:
+        if "b" in [change[0] for change in changes]:
+            table.read("b")
+
+    table.evict(3, flush)
+    assert set(table.entries) == {"b", "e", "f"}
+
+
+def test_changes_are_selected() -> None:
+    table = counted_keys("abc")
+    table.putter(RecordContext(), pytest.fail)("b", None)
+    changes = table.take_dirty()
+    assert [change[0] for change in changes] == ["a", "c", "b"]
+    assert changes.deleted() == {"b"}
+    assert "b" not in table.entries
+    kept, olds = changes.effective([None, "old", None])
+    assert ([change[0] for change in kept], olds) == (["a", "c"], [None, "old"])
+    kept, olds = changes.effective([None, None, "old"])
+    assert (list(kept), olds) == (list(changes), [None, None, "old"])
+    assert list(changes.only([2, 0])) == [changes[2], changes[0]]
+    for place in (-1, 3):
+        with pytest.raises(IndexError):
+            changes.only([place])
 
 
 @given(

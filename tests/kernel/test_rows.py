@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock import Serdes
 from penstock.kernel.nodes import Node, RecordContext
-from penstock.kernel.rows import RowBuffer
+from penstock.kernel.rows import RowBuffer, in_order
 from penstock.kernel.sinks import Changelog
 from penstock.kernel.table_nodes import StoredRows, TableSource
 from penstock.testing.driver_task import DriverOutput
@@ -158,3 +158,20 @@ def test_exceptions_of_check_reach_the_caller() -> None:
         buffer.put(b"k", b"v")
     with pytest.raises(OSError, match="no commit"):
         table_of(buffer, DriverOutput({"store": "log"})).receive(b"k", b"v", 1, None)
+
+
+@given(
+    rows=st.dictionaries(
+        st.binary(max_size=12) | st.binary(max_size=12).map(b"all begin with this".__add__), st.binary() | st.none()
+    ),
+    shared=st.binary(max_size=10),
+)
+def test_rows_are_ordered_by_their_keys(rows: dict[bytes, bytes | None], shared: bytes) -> None:
+    given_rows = {shared + key: row for key, row in rows.items()}
+    assert in_order(given_rows) == sorted(given_rows.items())
+
+
+def test_only_rows_with_keys_of_bytes_are_ordered() -> None:
+    wrong: Any = {b"k": b"", "k": b""}
+    with pytest.raises(TypeError):
+        in_order(wrong)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.statestore.buffers.buffer_value import BufferValue, context_size, serialize_source, with_source
+from penstock.kernel.buffered_changes import context_size
+from penstock.statestore.buffers.buffer_value import BufferValue, serialize_source, with_source
 from penstock.statestore.stores.list_value_store import append, entries
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.errors import ProcessorStateError

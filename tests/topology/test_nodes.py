@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -28,9 +29,10 @@ from penstock import (
     TimeWindows,
     agg,
 )
+from penstock.kernel.record_accumulator import RecordAccumulator
 from penstock.kernel.sinks import RecordTaker, RecordWriter
 from penstock.testing import TopologyTestDriver
-from penstock.testing.driver_task import DriverOutput, DriverTask
+from penstock.testing.driver_task import Clock, DriverOutput, DriverTask
 from penstock.topology.context.exception_handlers import ErrorHandlerContext, Response
 from penstock.topology.context.partitioners import partition_for_key
 from penstock.topology.context.task_context import TaskContext
@@ -270,6 +272,45 @@ def test_a_compiled_sink_sends_to_the_chosen_partitions(chosen: Any, partitions:
     source.process(RawRecord("in", 0, 0, 5, b"k", b"v"))
     assert len(dropped) == (not partitions)
     assert output.take() == [SentRecord("out", b"k", b"v", 5, None, partition) for partition in partitions]
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["known", "not known"])
+def test_a_sink_of_windowed_keys_asks_for_partitions_that_the_producer_does_not_know(
+    knows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Task(DriverTask):
+        def partition_count(self, topic: str) -> int:
+            asked.append(topic)
+            return 5
+
+    class Producer:
+        transactional = in_transaction = False
+
+    def full(_: Any) -> None:
+        pytest.fail("there is room")
+
+    output, producer = DriverOutput({"counts": "log"}), RecordAccumulator(1_000, 1_000, full, lambda: 0)
+    partitions = producer.know("out", 5) if knows else []
+    writer = RecordWriter(producer, output, [], Producer(), {"counts": ("log", 0)})
+    monkeypatch.setattr("penstock.testing.driver_task.DriverOutput", lambda *_: writer)
+    builder = StreamsBuilder()
+    windows = builder.stream("in", **TEXT).group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(10))
+    windows.count(store="counts").to_stream().to("out")
+    config = StreamsConfig({"application.id": "sinks", "bootstrap.servers": "localhost:0"})
+    topology = build_whole_topology(builder.build().internal_builder, config)
+    with tempfile.TemporaryDirectory() as directory:
+        task = Task(topology, config, Clock(0), Path(directory), None)
+        for key in (b"a", b"b"):
+            task.compiled.sources["in"].process(RawRecord("in", 0, 0, 5, key, b"v"))
+    expected = sorted(partition_for_key(key, 5) for key in (b"a", b"b"))
+    if knows:
+        assert not asked
+        assert [each.index for each in partitions for _ in range(each.growing.count if each.growing else 0)] == expected
+    else:
+        assert asked == ["out"] * 2
+        assert sorted(sent.partition or 0 for sent in output.take() if sent.topic == "out") == expected
 
 
 @pytest.mark.parametrize("compiled", [True, False])

@@ -158,7 +158,7 @@ class StoreBuilder(Generic[S_co]):
 #: used: whether the entry was read or changed since an eviction last skipped it.
 #: It is a Cell of kernel/cells.pyx, which has the interface of a list.
 VALUE: Final = 0
-STAMP: Final = 1
+CHANGED: Final = 1
 TIMESTAMP: Final = 2
 HEADERS: Final = 3
 MESSAGE: Final = 4

@@ -12,7 +12,7 @@ from penstock.kernel.window_nodes import Suppress
 from ..context.tallies import rate_and_total
 from ..errors import StreamsError
 from ..records import Change, Headers, ProcessorRecordContext, ValueAndTimestamp
-from ..serdes.windowed_serdes import held_windows
+from ..serdes.windowed_serdes import WindowedSerde
 from .operator import NodeContext
 from .record_context import record_context, with_record_context
 from .table_operator import TableOperator
@@ -114,8 +114,8 @@ class KTableSuppressProcessor(TableOperator):
         node.remembers(lambda: stream_time, recall)
         node.on_time(advance)
         serde = buffer.serdes.key_serde
-        inner, from_held = held_windows(serde)
-        return Suppress(node.task, node.name, suppress_row, until_window_closes, serde, inner, from_held, encode_key)
+        inner, times_size = (serde.inner, serde.times_size) if isinstance(serde, WindowedSerde) else (None, 0)
+        return Suppress(node.task, node.name, suppress_row, until_window_closes, serde, inner, times_size, encode_key)
 
     def _make_room(self, node: NodeContext, buffer: Any) -> Any:
         """Return a function that emits early, or raises, while the buffer exceeds its limits; None without limits."""

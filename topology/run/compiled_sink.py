@@ -20,7 +20,7 @@ from ..operators.foreign_key_serdes import PrimaryPartitioner
 from ..operators.record_context import record_metadata
 from ..records import Headers, RecordMetadata
 from ..serdes.serdes import Serde, direct, resolve_serde, serializer_for, takes_none
-from ..serdes.windowed_serdes import WindowedSerde, held_windows
+from ..serdes.windowed_serdes import WindowedSerde
 
 #: The metadata that a topic function gets for a record of a punctuation.
 _NO_METADATA = RecordMetadata("", -1, -1)
@@ -86,9 +86,9 @@ def _windowed_sink(
     """Return a sink of windowed keys, which are partitioned by the key inside."""
     windowed = _windowed(node)
     assert windowed is not None
-    sink = WindowedSink(task.output, topic, *_functions(key_serde, value_serde, topic), windowed.times_size)
-    count, unsent = partial(task.partition_count, topic), _unsent(node, topic, errors)
-    return WindowedKeySink(task, node.name, sink, *held_windows(windowed), value_serde, count, unsent)
+    functions, count = _functions(key_serde, value_serde, topic), partial(task.partition_count, topic)
+    sink = WindowedSink(task.output, topic, *functions, windowed.times_size, count)
+    return WindowedKeySink(task, node.name, sink, windowed.inner, value_serde, _unsent(node, topic, errors))
 
 
 def _partitioned_sink(

@@ -26,7 +26,6 @@ from .serdes import (
     deserializer_for,
     direct,
     nullable,
-    same,
     serializer_for,
     set_direct,
 )
@@ -189,16 +188,6 @@ def _windowed(value: object) -> tuple[object, int, int]:
     if value[0] is None:
         raise SerializationError("a windowed key is needed, not one whose key is None")
     return value
-
-
-def held_windows(serde: Serde[Any] | None) -> tuple[Serde[Any] | None, Callable[[Any], bytes] | None]:
-    """Return the inner serde of a windowed one, and a function that writes windowed keys with bytes as inner key.
-
-    None for other serdes.
-    """
-    if isinstance(serde, WindowedSerde) and serde.inner is not None:
-        return serde.inner, windowed_encoder(same, serde.times)
-    return None, None
 
 
 _new = tuple.__new__  # creates a named tuple in half the time of calling its class
