@@ -12,9 +12,13 @@ from libc.string cimport memcpy, memset
 from uuid import UUID, SafeUUID
 
 from penstock.kernel.flat_dict cimport is_flat
-from penstock.kernel.named_tuples cimport tuple_of_two
+from penstock.kernel.named_tuples cimport tuple_of_five, tuple_of_four, tuple_of_three, tuple_of_two
 from penstock.kernel.rows cimport TIME_BYTES, read_time
 from penstock.kernel.sinks cimport find_bytes, is_ascii
+from penstock.kernel.varints cimport put_varint, take_varint
+
+cdef extern from "Python.h":
+    int64_t PyLong_AsLongLongAndOverflow(object, int *) except? -1
 
 cdef int64_t TIME_MAX = 0x7FFFFFFFFFFFFFFF
 cdef object UNKNOWN = SafeUUID.unknown
@@ -495,21 +499,19 @@ def subscription_decoder(key_from_bytes, tuple instructions not None, wrapper):
         key = key_from_bytes(PyBytes_FromStringAndSize(at + begin, end - begin))
         found_hash = None if begin == 2 else PyBytes_FromStringAndSize(at + 2, HASH_BYTES)
         partition = read_int32(at + end) if more else None
-        return new_tuple(wrapper, (found_hash, instructions[<uint8_t>at[1]], key, partition, version))
+        return tuple_of_five(wrapper, found_hash, instructions[<uint8_t>at[1]], key, partition, version)
 
     return decode_subscription
 
 
-def response_decoder(value_from_bytes, wrapper):
+def response_decoder(value_from_bytes, type wrapper):
     """Return the function that reads responses of any version; see foreign_key_serdes.py."""
-    new_tuple = tuple.__new__
-
     def decode_response(bytes data not None):
         cdef const char *at = PyBytes_AS_STRING(data)
         cdef Py_ssize_t begin = end_of_hash(data, 1, 0), size = PyBytes_GET_SIZE(data)
         value = None if size == begin else value_from_bytes(PyBytes_FromStringAndSize(at + begin, size - begin))
         found_hash = None if begin == 1 else PyBytes_FromStringAndSize(at + 1, HASH_BYTES)
-        return new_tuple(wrapper, (found_hash, value, None, at[0] & ~NO_HASH & 0xFF))
+        return tuple_of_four(wrapper, found_hash, value, None, at[0] & ~NO_HASH & 0xFF)
 
     return decode_response
 
@@ -522,7 +524,7 @@ cdef inline int32_t read_int32(const char *at) noexcept:
     return <int32_t>found
 
 
-def hash128(bytes data not None):
+cpdef bytes hash128(bytes data):
     """Return the 128-bit Murmur3 hash of foreign-key joins as two big-endian numbers (Kafka Streams: Murmur3.hash128)."""
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)

@@ -144,8 +144,18 @@ class StreamTableJoin(Node):
         mapper: Callable[[Any, Any], Any] | None,
     ) -> None: ...
 
+class JoinedTable(ChangeNode):
+    def __init__(
+        self,
+        task: RecordContext,
+        name: str,
+        child: Node | None,
+        skips_older: bool,
+        dropped: Callable[[str], None],
+    ) -> None: ...
+
 @final
-class TableJoin(ChangeNode):
+class TableJoin(JoinedTable):
     def __init__(
         self,
         task: RecordContext,

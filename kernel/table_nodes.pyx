@@ -263,10 +263,9 @@ cdef class StoredRows(Rows):
         task.at = node.name
         return 0
 
-    def write(self, bytes row_key not None, value, int64_t timestamp, headers):
+    cdef int write(self, bytes row_key, value, int64_t timestamp, headers) except -1:
         """Write a row, None to delete it; nothing goes on."""
-        data = value if value is None or self.encode is None else self.encode(value)
-        self.write_bytes(row_key, data, timestamp, headers)
+        return self.write_bytes(row_key, None if value is None else self.encoded(value), timestamp, headers)
 
     cdef int use_of_key(self, Node node, serde) except -1:
         return (NEEDS_BYTES if serde is self.key_serde else READS) | node.child.use_of_key(serde)
@@ -559,23 +558,45 @@ cdef class StreamTableJoin(Node):
         return None if self.as_of is not None or self.mapper is not None else self.rows.known_keys(serde)
 
 
-@cython.final
-cdef class TableJoin(ChangeNode):
-    """Joins a change of one side of a table-table join with the other side's row: joiner(left value, right value).
+cdef class JoinedTable(ChangeNode):
+    """Base of nodes that changes of a joined table enter.
 
-    is_right: whether it is the right side that changes. needs_this, needs_other: whether a result needs a row on this side, and on the other one. send_old: whether the old
-    result goes on, too. skips_older, dropped: as in other nodes.
+    skips_older: whether they leave out changes that are not the latest ones of their key (KIP-914). dropped: see RowNode.
     """
 
-    cdef object joiner, dropped
+    def __init__(self, task, name, child, bint skips_older, dropped):
+        Node.__init__(self, task, name, child)
+        self.skips_older, self.dropped = skips_older, dropped
+
+    cdef bint enters(self, key, bint is_latest) except -1:
+        """Begin with a change: return whether it is joined; one that is not is counted."""
+        self.task.at = self.name
+        if key is None:
+            self.dropped("null key")
+            return False
+        if self.skips_older and not is_latest:
+            self.dropped("out-of-order record of a versioned table")
+            return False
+        return True
+
+
+@cython.final
+cdef class TableJoin(JoinedTable):
+    """Joins a change of one side of a table-table join with the other side's row: joiner(left value, right value).
+
+    is_right: whether it is the right side that changes. needs_this, needs_other: whether a result needs a row on this
+    side, and on the other one. send_old: whether the old result goes on, too.
+    """
+
+    cdef object joiner
     cdef RowGetter rows
-    cdef bint is_right, needs_this, needs_other, send_old, skips_older
+    cdef bint is_right, needs_this, needs_other, send_old
 
     def __init__(self, task, name, child, joiner, bint is_right, RowGetter rows not None, bint needs_this, bint needs_other,
                  bint send_old, bint skips_older, dropped):
-        Node.__init__(self, task, name, child)
-        self.joiner, self.is_right, self.rows, self.dropped = joiner, is_right, rows, dropped
-        self.needs_this, self.needs_other, self.send_old, self.skips_older = needs_this, needs_other, send_old, skips_older
+        JoinedTable.__init__(self, task, name, child, skips_older, dropped)
+        self.joiner, self.is_right, self.rows = joiner, is_right, rows
+        self.needs_this, self.needs_other, self.send_old = needs_this, needs_other, send_old
 
     cdef object join(self, this, other):
         if this is None and (self.needs_this or other is None):
@@ -585,14 +606,9 @@ cdef class TableJoin(ChangeNode):
     cdef int change(self, key, new, old, bint is_latest, int64_t timestamp, headers) except -1:
         cdef tuple row
         cdef int64_t other_time
-        self.task.at = self.name
+        if not self.enters(key, is_latest):
+            return 0
         self.task.written_value = None
-        if key is None:
-            self.dropped("null key")
-            return 0
-        if self.skips_older and not is_latest:
-            self.dropped("out-of-order record of a versioned table")
-            return 0
         found, other = self.rows.row(key), None
         if found is not None:
             row = fields_of(found)
