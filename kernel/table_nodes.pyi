@@ -1,6 +1,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, final
 
+from penstock.kernel.aggregates import ChangeAggregator
 from penstock.kernel.cells import CellTable, CellUpdates
 from penstock.kernel.messages import _Headers
 from penstock.kernel.nodes import ChangeNode, Node, RecordContext
@@ -121,7 +122,7 @@ class TableAggregate(RowNode):
         name: str,
         child: Node | None,
         rows: Rows,
-        changed: Callable[[Any, Any, Any], object],
+        aggregator: ChangeAggregator,
         no_key: Callable[[], NoReturn],
     ) -> None: ...
 

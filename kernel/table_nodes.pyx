@@ -4,7 +4,7 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-from penstock.kernel.aggregates cimport Adder, aggregated
+from penstock.kernel.aggregates cimport ChangeAggregator, aggregated, needs_key
 from penstock.kernel.cells cimport CellTable, CellUpdates
 from penstock.kernel import cells
 from penstock.kernel.nodes cimport (
@@ -37,12 +37,12 @@ cdef enum:  # of the keys of a cache
 
 cdef object key_for(aggregator, key):
     """Return a record's key for an aggregator, None for one that does not need it."""
-    return None if type(aggregator) is Adder else key_of(key)
+    return key_of(key) if needs_key(aggregator) else None
 
 
 cdef int use_by(aggregator) except -1:
     """Return an aggregator's use of the key, see use_of_key."""
-    return 0 if type(aggregator) is Adder else READS
+    return READS if needs_key(aggregator) else 0
 
 
 cdef class Rows:
@@ -464,22 +464,23 @@ cdef class Reduce(RowNode):
 
 @cython.final
 cdef class TableAggregate(RowNode):
-    """Aggregates the changes of a grouped table: changed(key, change, old). no_key(): raises."""
+    """Aggregates the changes of a grouped table. no_key(): raises."""
 
-    cdef object changed, no_key
+    cdef ChangeAggregator aggregator
+    cdef object no_key
 
-    def __init__(self, task, name, child, Rows rows not None, changed, no_key):
+    def __init__(self, task, name, child, Rows rows not None, ChangeAggregator aggregator not None, no_key):
         RowNode.__init__(self, task, name, child, rows, None)
-        self.changed, self.no_key = changed, no_key
+        self.aggregator, self.no_key = aggregator, no_key
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
         self.task.at = self.name
         if key is None:
             self.no_key()
-        return self.rows.aggregate(self, nothing, self.changed, key, value, timestamp, headers)
+        return self.rows.aggregate(self, nothing, self.aggregator, key, value, timestamp, headers)
 
     cpdef int use_of_key(self, serde) except -1:
-        return READS | RowNode.use_of_key(self, serde)
+        return use_by(self.aggregator) | RowNode.use_of_key(self, serde)
 
 
 def nothing():
