@@ -21,6 +21,7 @@ class _Task(Protocol):
     def message(self) -> _Message | None: ...
 
 NOT_CACHED: object
+NO_ROW: object
 
 @final
 class Cell:
@@ -66,8 +67,6 @@ class CellTable:
     @property
     def entries(self) -> dict[Any, Cell]: ...
     def __init__(self, entries: dict[_Key, Cell], dirty: list[Cell]) -> None: ...
-    # The row, None, or NOT_CACHED.
-    def read(self, key: Hashable) -> Any: ...
     def updates(
         self,
         load: Callable[[_Key], Cell],

@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t
 
 from penstock.kernel import cells
 from penstock.kernel.codecs cimport hash128
-from penstock.kernel.named_tuples cimport tuple_of_five, tuple_of_four, tuple_of_two
+from penstock.kernel.named_tuples cimport tuple_of_five, tuple_of_four, tuple_of_one, tuple_of_two
 from penstock.kernel.nodes cimport (
     ChangeNode,
     KeyReader,
@@ -21,7 +21,7 @@ from penstock.kernel.nodes cimport (
 )
 from penstock.kernel.table_nodes cimport JoinedTable, RowGetter, StoredRows
 
-cdef object NOT_CACHED = cells.NOT_CACHED
+cdef object NOT_CACHED = cells.NOT_CACHED, NO_ROW = cells.NO_ROW
 
 cdef enum:  # of a subscription: Instruction, in foreign_key_serdes.py
     DELETE_ONLY
@@ -146,20 +146,18 @@ cdef class SubscriptionJoin(ChangeNode):
         cdef int instruction = subscription[1]
         cdef int64_t newest = row[1], found = newest
         self.task.at = self.name
-        value = data = None
-        cdef bint is_found = False
+        value = NO_ROW
         if keys[0] is not None:
-            data = NOT_CACHED if self.serialized is None else self.rows.data(keys[0], &found)
-            if data is NOT_CACHED:
-                right = self.rows.row(keys[0])
-                if right is not None:
-                    is_found, value, found = True, right[0], right[1]
-            elif data is not None:
-                is_found, value = True, self.serialized(data)
-            newest = max(newest, found) if is_found else newest
-        if instruction == DELETE_ONLY or (instruction == IF_FOUND and not is_found):
+            value = NOT_CACHED if self.serialized is None else self.rows.data(keys[0], &found)
+            if value is NOT_CACHED:
+                value = self.rows.value(keys[0], &found)
+            elif value is not NO_ROW:
+                value = tuple_of_one(self.serialized, value)
+            if value is not NO_ROW:
+                newest = max(newest, found)
+        if instruction == DELETE_ONLY or (instruction == IF_FOUND and value is NO_ROW):
             return 0
-        if instruction == DELETE:
+        if instruction == DELETE or value is NO_ROW:
             value = None
         answer = tuple_of_four(self.response, subscription[0], value, subscription[3], RESPONSE_VERSION)
         return deliver(self.child, keys[1], answer, newest, headers)
@@ -228,20 +226,20 @@ cdef class ResponseJoin(Node):
         self.task.written_value = None
         if version != RESPONSE_VERSION:
             self.refuse(version)
-        left = current = None
-        data = self.rows.data(key, &time) if self.by_bytes else NOT_CACHED
-        if data is NOT_CACHED:
-            row = self.rows.row(key)
-            if row is not None:
-                left = row[0]
-                current = self.hash_of(left)
-        elif data is not None:
-            current = hash128(<bytes?>data)
+        current = None
+        left = self.rows.data(key, &time) if self.by_bytes else NOT_CACHED
+        cdef bint is_data = left is not NOT_CACHED
+        if not is_data:
+            left = self.rows.value(key, &time)
+        if left is not NO_ROW:
+            current = hash128(<bytes?>left) if is_data else self.hash_of(left)
         if fields[0] != current:
             self.dropped("foreign-key response for a value that has changed since")
             return 0
-        if data is not NOT_CACHED and data is not None:
-            left = data if self.decode is None else self.decode(data)
+        if left is NO_ROW:
+            left = None
+        elif is_data and self.decode is not None:
+            left = self.decode(left)
         joined, right = None, fields[1]
         if right is not None or (self.left_join and left is not None):
             joined = self.joiner(left, right)

@@ -1,4 +1,4 @@
-"""Makes named tuples of two to five fields, as tuple.__new__ does, without a tuple of their fields."""
+"""Makes named tuples of one to five fields, as tuple.__new__ does, without a tuple of their fields."""
 
 cdef extern from *:
     """
@@ -12,6 +12,9 @@ cdef extern from *:
             PyTuple_SET_ITEM(made, i, fields[i]);
         }
         return made;
+    }
+    static inline PyObject *tuple_of_one(PyTypeObject *type, PyObject *a) {
+        return filled_tuple(type, &a, 1);
     }
     static inline PyObject *tuple_of_two(PyTypeObject *type, PyObject *a, PyObject *b) {
         PyObject *fields[] = {a, b};
@@ -32,6 +35,7 @@ cdef extern from *:
     }
     #endif
     """
+    object tuple_of_one(type, object)
     object tuple_of_two(type, object, object)
     object tuple_of_three(type, object, object, object)
     object tuple_of_four(type, object, object, object, object)

@@ -154,6 +154,7 @@ cdef class StoredEntries:
     cdef bytes log_key(self, tuple key, int64_t time)
     cdef bint read_long(self, bytes row, int64_t *number, int64_t *time) noexcept
     cdef object held(self, bytes row)
+    cdef object held_value(self, bytes row, int64_t *time)
     cdef bytes written(self, held)
     cdef int advance(self) except -1
     cdef int write_rows(self, changes) except -1

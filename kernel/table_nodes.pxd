@@ -71,7 +71,7 @@ cdef class RowGetter:
     cdef bint sent
     cdef readonly object bytes_serde
 
-    cdef object row(self, key)
+    cdef object value(self, key, int64_t *time)
     cdef object data(self, key, int64_t *time)
     cdef object bytes_of(self, key)
     cdef int use_of_key(self, serde) except -1

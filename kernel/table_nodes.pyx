@@ -27,7 +27,7 @@ from penstock.kernel.nodes cimport (
 from penstock.kernel.rows cimport RowBuffer, sum_of, timed
 from penstock.kernel.sinks cimport Changelog
 
-cdef object NOT_CACHED = cells.NOT_CACHED
+cdef object NOT_CACHED = cells.NOT_CACHED, NO_ROW = cells.NO_ROW
 
 cdef enum:  # of the keys of a cache
     PLAIN
@@ -355,33 +355,34 @@ cdef class RowGetter:
         self.key_serde, self.encode_key, self.read = key_serde, encode_key, read
         self.bytes_serde = bytes_serde
 
-    cdef object row(self, key):
-        """Return the row of a key, None if there is none."""
+    cdef object value(self, key, int64_t *time):
+        """Return the value of a key's row and set the row's time; NO_ROW if there is none."""
         if self.table is not None:
-            found = self.table.read_sent(self.bytes_of(key)) if self.sent else self.table.read(self.bytes_of(key))
-            if found is NOT_CACHED:
-                return self.get(key_of(key))
-            if found is None or self.read is None:
-                return found
-            return self.read((<tuple?>found)[0]), (<tuple>found)[1]
-        if self.buffer is not None:
+            key_bytes = self.bytes_of(key)
+            found = self.table.read_sent(key_bytes, time) if self.sent else self.table.read(key_bytes, time)
+        elif self.buffer is not None:
             found = self.buffer.find(self.bytes_of(key))
             if found is None:
-                return None
-            return (found if self.read is None else self.read(found)), self.buffer.row_time
-        return self.get(key_of(key))
+                return NO_ROW
+            time[0] = self.buffer.row_time
+        else:
+            found = NOT_CACHED
+        if found is not NOT_CACHED:
+            return found if found is NO_ROW or self.read is None else self.read(found)
+        row = self.get(key_of(key))
+        if row is None:
+            return NO_ROW
+        time[0] = fields_of(row)[1]
+        return (<tuple>row)[0]
 
     cdef object data(self, key, int64_t *time):
-        """Return the bytes of a row's value and set the row's time; None if there is no row, NOT_CACHED: see row()."""
-        if self.buffer is not None:
-            found = self.buffer.find(self.bytes_of(key))
-            time[0] = self.buffer.row_time
-            return found
-        found = self.table.read_sent(self.bytes_of(key)) if self.sent else self.table.read_below(self.bytes_of(key))
-        if found is None or found is NOT_CACHED:
-            return found
-        time[0] = (<tuple?>found)[1]
-        return (<tuple>found)[0]
+        """Return the bytes of a row's value and set the row's time; NO_ROW if there is no row, NOT_CACHED: see value()."""
+        key_bytes = self.bytes_of(key)
+        if self.buffer is None:
+            return self.table.read_sent(key_bytes, time) if self.sent else self.table.read_below(key_bytes, time)
+        found = self.buffer.find(key_bytes)
+        time[0] = self.buffer.row_time
+        return NO_ROW if found is None else found
 
     cdef object bytes_of(self, key):
         return key_bytes_of(key, self.key_serde, self.encode_key)
@@ -526,7 +527,8 @@ cdef class StreamTableJoin(Node):
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
         cdef RecordContext task = self.task
-        row = right = None
+        cdef int64_t row_time
+        right = NO_ROW
         row_key = key
         task.at = self.name
         if self.mapper is not None:
@@ -536,11 +538,15 @@ cdef class StreamTableJoin(Node):
             self.dropped("null join key or value")
             return 0
         if row_key is not None:
-            row = self.rows.row(row_key) if self.as_of is None else self.as_of(key_of(row_key), timestamp)
-        if row is None and not self.left_join:
-            return 0
-        if row is not None:
-            right = fields_of(row)[0]
+            if self.as_of is None:
+                right = self.rows.value(row_key, &row_time)
+            else:
+                row = self.as_of(key_of(row_key), timestamp)
+                right = NO_ROW if row is None else fields_of(row)[0]
+        if right is NO_ROW:
+            if not self.left_join:
+                return 0
+            right = None
         task.written_value = None
         if self.keys == 0:
             joined = self.joiner(value, right)
@@ -605,18 +611,17 @@ cdef class TableJoin(JoinedTable):
         return self.joiner(other, this) if self.is_right else self.joiner(this, other)
 
     cdef int change(self, key, new, old, bint is_latest, int64_t timestamp, headers) except -1:
-        cdef tuple row
-        cdef int64_t other_time
+        cdef int64_t other_time = 0
         if not self.enters(key, is_latest):
             return 0
         self.task.written_value = None
-        found, other = self.rows.row(key), None
-        if found is not None:
-            row = fields_of(found)
-            other, other_time = row[0], row[1]
+        other = self.rows.value(key, &other_time)
+        if other is not NO_ROW:
             timestamp = max(timestamp, other_time)
         elif self.needs_other or (new is None and old is None):
             return 0
+        else:
+            other = None
         joined = self.join(new, other)
         before = self.join(old, other) if self.send_old else None
         return deliver_change(self.child, key, joined, before, is_latest, timestamp, headers)
