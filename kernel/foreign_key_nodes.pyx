@@ -244,3 +244,9 @@ cdef class ResponseJoin(Node):
         if right is not None or (self.left_join and left is not None):
             joined = self.joiner(left, right)
         return deliver(self.child, key, joined, timestamp, headers)
+
+    cpdef int use_of_key(self, serde) except -1:
+        return self.rows.use_of_key(serde) | self.child.use_of_key(serde)
+
+    cpdef dict known_keys(self, serde):
+        return self.rows.known_keys(serde)
