@@ -3,7 +3,6 @@ from typing import Any, NoReturn, final
 
 from penstock.kernel.aggregates import ChangeAggregator
 from penstock.kernel.cells import CellTable, CellUpdates
-from penstock.kernel.messages import _Headers
 from penstock.kernel.nodes import ChangeNode, Node, RecordContext
 from penstock.kernel.rows import RowBuffer
 from penstock.kernel.sinks import Changelog
@@ -44,7 +43,6 @@ class StoredRows(Rows):
         log_headers: tuple[bool, bool],
         sends_old: bool,
     ) -> None: ...
-    def write(self, row_key: bytes, value: object, timestamp: int, headers: _Headers) -> None: ...
 
 @final
 class PythonRows(Rows):
