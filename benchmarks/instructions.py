@@ -56,6 +56,7 @@ SCENARIOS: dict[str, tuple[Callable[[], Topology], int]] = {
     "self-join": (topologies.self_join, CACHE_BYTES),
     "table-table-join": (topologies.table_table_join, CACHE_BYTES),
     "foreign-key-join": (topologies.foreign_key_join, 0),  # the left table and its subscriptions
+    "retraction": (topologies.retraction, 0),
 }
 
 

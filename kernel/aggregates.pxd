@@ -11,9 +11,24 @@ cdef class Adder:
     cdef Py_ssize_t start, stop
 
 
+cdef class ChangeAggregator:
+    cdef object initializer, add, remove
+
+    cdef object changed(self, key, value, aggregate)
+
+
+cdef inline bint needs_key(aggregator):
+    """Return whether an aggregator gets the key."""
+    if type(aggregator) is ChangeAggregator:
+        return (<ChangeAggregator>aggregator).initializer is not None
+    return type(aggregator) is not Adder
+
+
 cdef inline object aggregated(aggregator, key, value, old):
     """Return aggregator(key, value, old)."""
     cdef Adder adder
+    if type(aggregator) is ChangeAggregator:
+        return (<ChangeAggregator>aggregator).changed(key, value, old)
     if type(aggregator) is Adder:
         adder = <Adder>aggregator
         return adder.aggregation.updated(value, <tuple?>old, False, adder.start, adder.stop)

@@ -76,3 +76,9 @@ class Aggregation:
 class Adder:
     def __init__(self, aggregation: Aggregation, start: int, stop: int) -> None: ...
     def __call__(self, key: object, value: object, states: tuple[object, ...]) -> tuple[object, ...]: ...
+
+@final
+class ChangeAggregator:
+    def __init__(
+        self, initializer: Callable[[], object] | None, add: Callable[..., object], remove: Callable[..., object]
+    ) -> None: ...

@@ -593,3 +593,27 @@ cdef class Adder:
 
     def __call__(self, key, value, tuple states not None):
         return self.aggregation.updated(value, states, False, self.start, self.stop)
+
+
+@cython.final
+cdef class ChangeAggregator:
+    """The aggregator of a grouped table: it removes the old value of a change, and adds the new one.
+
+    add, remove: functions (key, value, aggregate), with initializer() for the first value; or with initializer None
+    functions (aggregate, value), where the first value is the first aggregate.
+    """
+
+    def __init__(self, initializer, add not None, remove not None):
+        self.initializer, self.add, self.remove = initializer, add, remove
+
+    cdef object changed(self, key, value, aggregate):
+        """Return the aggregate after a change, None if there is none."""
+        cdef bint reduces = self.initializer is None
+        new, old, _ = value
+        if old is not None and aggregate is not None:
+            aggregate = self.remove(aggregate, old) if reduces else self.remove(key, old, aggregate)
+        if new is None:
+            return aggregate
+        if reduces:
+            return new if aggregate is None else self.add(aggregate, new)
+        return self.add(key, new, self.initializer() if aggregate is None else aggregate)

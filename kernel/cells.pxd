@@ -9,12 +9,17 @@ cdef struct stamped:
     PyObject *cell
 
 
+cdef enum:  # the forms of a cell's row
+    WHOLE  # row is it, None for nothing
+    TIMED  # row is its held value, newest its timestamp
+    COUNTED  # number is its held value, newest its timestamp
+
+
 cdef class Cell:
-    cdef int64_t number  # the integer, if the row is one
-    cdef int64_t newest  # and its timestamp
+    cdef int64_t number, newest
     cdef Py_ssize_t place  # among the changed cells, from 1; 0: it has not changed since the last flush
     cdef long long timestamp
-    cdef bint is_count
+    cdef int form
     cdef bint used
     cdef object row
     cdef object headers
@@ -22,6 +27,11 @@ cdef class Cell:
     cdef object key
 
     cdef object value(self)
+    cdef object held(self, int64_t *time)
+
+
+cdef inline bint has_row(Cell cell):
+    return cell.form == COUNTED or cell.row is not None
 
 
 cdef class KeyIndex:
@@ -44,9 +54,10 @@ cdef class CellTable:
     cdef KeyIndex index
     cdef public Py_ssize_t check_at
 
-    cpdef object read(self, key)
-    cdef object read_sent(self, key)
-    cdef object read_below(self, key)
+    cdef object read(self, key, int64_t *time)
+    cdef object read_sent(self, key, int64_t *time)
+    cdef object read_below(self, key, int64_t *time)
+    cdef object stored_row(self, key, int64_t *time)
     cdef bint put(self, key, held, timestamp, headers, message) except -1
     cdef int changed(self, Cell cell, int64_t timestamp, headers, message) except -1
     cpdef list key_values(self, bytes record_key, int64_t time_from, int64_t time_to)
@@ -69,11 +80,13 @@ cdef class CellUpdates:
     cdef Cell find(self, object key)
     cdef bint put(self, Cell cell, long long timestamp, object headers, object message) except -1
     cpdef bint count(self, cache_key, long long timestamp, headers, message) except -1
-    cpdef bint aggregate(self, initializer, aggregator, cache_key, key, value, timestamp, headers, message) except -1
-    cpdef bint reduce(self, reducer, cache_key, value, timestamp, headers, message) except -1
-    cpdef bint replace(self, cache_key, value, timestamp, headers, message) except -1
+    cpdef bint aggregate(
+        self, initializer, aggregator, cache_key, key, value, int64_t timestamp, headers, message
+    ) except -1
+    cpdef bint reduce(self, reducer, cache_key, value, int64_t timestamp, headers, message) except -1
+    cpdef bint replace(self, cache_key, value, int64_t timestamp, headers, message) except -1
     cdef object own(self, held)
-    cdef bint put_new(self, Cell cell, new, newest, timestamp, headers, message) except -1
+    cdef bint put_new(self, Cell cell, new, int64_t newest, int64_t timestamp, headers, message) except -1
     cdef object held(self, new)
-    cdef bint put_held(self, Cell cell, held, newest, timestamp, headers, message) except -1
+    cdef bint put_held(self, Cell cell, held, int64_t newest, int64_t timestamp, headers, message) except -1
     cdef bint is_held(self, new) except -1

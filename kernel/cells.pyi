@@ -21,6 +21,7 @@ class _Task(Protocol):
     def message(self) -> _Message | None: ...
 
 NOT_CACHED: object
+NO_ROW: object
 
 @final
 class Cell:
@@ -67,8 +68,6 @@ class CellTable:
     @property
     def dirty_count(self) -> int: ...
     def dirty(self) -> list[Cell]: ...
-    # The row, None, or NOT_CACHED.
-    def read(self, key: Hashable) -> Any: ...
     def updates(
         self,
         load: Callable[[_Key], Cell],

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
 """The cells of a record cache, and their updates per record.
 
-A Cell has the interface of the list that it replaces (topology.store_interfaces.Cell), but stores a count as a number,
-not as a tuple of two objects.
+A Cell has the interface of the list that it replaces (topology.store_interfaces.Cell), but stores a row's timestamp, and a
+count, as numbers, not as a tuple of two objects.
 """
 
 from bisect import bisect_left
@@ -27,8 +27,9 @@ cdef extern from "Python.h":
 cdef enum:
     VALUE, CHANGED, TIMESTAMP, HEADERS, MESSAGE, USED, KEY
 
-#: What read() returns for a key that is not cached.
+#: What read() returns for a key that is not cached, and for a row that does not exist.
 NOT_CACHED = object()
+NO_ROW = object()
 cdef object new_tuple = tuple.__new__
 
 
@@ -47,7 +48,17 @@ cdef class Cell:
         self.key = key
 
     cdef object value(self):
-        return (self.number, self.newest) if self.is_count else self.row
+        if self.form == WHOLE:
+            return self.row
+        return (self.number if self.form == COUNTED else self.row), self.newest
+
+    cdef object held(self, int64_t *time):
+        """Return the held value of a row with a timestamp, and set time to that; see has_row."""
+        if self.form == WHOLE:
+            time[0] = (<tuple?>self.row)[1]
+            return (<tuple>self.row)[0]
+        time[0] = self.newest
+        return self.number if self.form == COUNTED else self.row
 
     def __getitem__(self, int field):
         if field == VALUE:
@@ -69,7 +80,7 @@ cdef class Cell:
     def __setitem__(self, int field, value):
         if field == VALUE:
             self.row = value
-            self.is_count = False
+            self.form = WHOLE
         elif field == TIMESTAMP:
             self.timestamp = value
         elif field == HEADERS:
@@ -212,28 +223,32 @@ cdef class CellTable:
         cdef Py_ssize_t i
         return [<object>self.puts[i].cell for i in range(self.dirty_count)]
 
-    cpdef object read(self, key):
-        """Return the row of a cache key, None if there is none, NOT_CACHED if it has no cell."""
+    cdef object read(self, key, int64_t *time):
+        """Return the held value of a row with a timestamp, and set time; NO_ROW if there is none, NOT_CACHED without a cell."""
         cdef PyObject *found = PyDict_GetItemWithError(self.entries, key)
         if found is NULL:
             return NOT_CACHED
         cdef Cell cell = <Cell?>found
         cell.used = True
-        return cell.value()
+        return cell.held(time) if has_row(cell) else NO_ROW
 
-    cdef object read_sent(self, key):
+    cdef object read_sent(self, key, int64_t *time):
         """As read, but the row as of the last flush; NOT_CACHED if the caller must find it below the cache."""
         cdef PyObject *found = PyDict_GetItemWithError(self.entries, key)
         if found is not NULL and not (<Cell?>found).place:
-            return (<Cell>found).value()
+            return (<Cell>found).held(time) if has_row(<Cell>found) else NO_ROW
+        return self.stored_row(key, time)
+
+    cdef object read_below(self, key, int64_t *time):
+        """As read, but a row without a cell is read below the cache, and gets none."""
+        found = self.read(key, time)
+        return self.stored_row(key, time) if found is NOT_CACHED else found
+
+    cdef object stored_row(self, key, int64_t *time):
         if self.stored is None or self.deleting:
             return NOT_CACHED
-        return self.stored(key)
-
-    cdef object read_below(self, key):
-        """As read, but a row without a cell is read below the cache, and gets none."""
-        found = self.read(key)
-        return self.stored(key) if found is NOT_CACHED and self.stored is not None and not self.deleting else found
+        row = self.stored.row(key)
+        return NO_ROW if row is None else self.stored.held_value(<bytes?>row, time)
 
     def updates(self, load, hold, read, native):
         """Return a CellUpdates."""
@@ -267,7 +282,7 @@ cdef class CellTable:
         else:
             cell = <Cell?>found
             cell.row = held
-            cell.is_count = False
+            cell.form = WHOLE
             cell.used = True
         self.changed(cell, timestamp, headers, message)
         return found is NULL and len(self.entries) >= self.check_at
@@ -403,8 +418,12 @@ cdef class CellTable:
         if stored.segments is None or not self.is_later(key):
             row = stored.row(key)
             if row is not None:
-                cell.is_count = stored.read_long(row, &cell.number, &cell.newest)
-                if not cell.is_count:
+                if stored.read_long(row, &cell.number, &cell.newest):
+                    cell.form = COUNTED
+                elif stored.timestamped:
+                    cell.row = stored.held_value(row, &cell.newest)
+                    cell.form = TIMED
+                else:
                     cell.row = stored.held(row)
         self.entries[key] = cell
         self.index.add(key)
@@ -438,7 +457,8 @@ cdef class CellTable:
             for i in range(most):
                 cell = <Cell>ordered[i].cell
                 change.key, change.cell = <PyObject *>cell.key, ordered[i].cell
-                change.held = NULL if cell.is_count else <PyObject *>cell.row
+                change.held = NULL if cell.form == COUNTED else <PyObject *>cell.row
+                change.is_timed = cell.form == TIMED
                 change.number, change.newest, change.timestamp = cell.number, cell.newest, cell.timestamp
                 change.headers, change.message = <PyObject *>cell.headers, <PyObject *>cell.message
                 changes.keep(&change)
@@ -542,49 +562,44 @@ cdef class CellUpdates:
     cpdef bint count(self, cache_key, long long timestamp, headers, message) except -1:
         """Add one to a count."""
         cdef Cell cell = self.find(cache_key)
-        if not cell.is_count:
-            if cell.row is None:
-                cell.number, cell.newest = 0, timestamp
+        if cell.form != COUNTED:
+            if has_row(cell):
+                cell.number = cell.held(&cell.newest)
             else:
-                cell.number, cell.newest = cell.row
+                cell.number, cell.newest = 0, timestamp
             cell.row = None
-            cell.is_count = True
+            cell.form = COUNTED
         cell.number += 1
         if timestamp > cell.newest:
             cell.newest = timestamp
         return self.put(cell, timestamp, headers, message)
 
-    cpdef bint aggregate(self, initializer, aggregator, cache_key, key, value, timestamp, headers, message) except -1:
+    cpdef bint aggregate(
+        self, initializer, aggregator, cache_key, key, value, int64_t timestamp, headers, message
+    ) except -1:
         """Put aggregator(key, value, old), where old is initializer() for a new key."""
         cdef Cell cell = self.find(cache_key)
-        row = cell.value()
-        if row is None:
-            old, newest = initializer(), timestamp
+        cdef int64_t newest = timestamp
+        if has_row(cell):
+            old = self.own(cell.held(&newest))
+            newest = max(newest, timestamp)
         else:
-            old, newest = row
-            old = self.own(old)
-            if timestamp > newest:
-                newest = timestamp
-        row = None
+            old = initializer()
         new = aggregated(aggregator, key, value, old)
         old = None
         return self.put_new(cell, new, newest, timestamp, headers, message)
 
-    cpdef bint reduce(self, reducer, cache_key, value, timestamp, headers, message) except -1:
+    cpdef bint reduce(self, reducer, cache_key, value, int64_t timestamp, headers, message) except -1:
         """Put reducer(old, value), or value for a new key."""
         cdef Cell cell = self.find(cache_key)
-        row = cell.value()
-        if row is None:
-            new, newest = value, timestamp
-        else:
-            old, newest = row
-            old = self.own(old)
-            if timestamp > newest:
-                newest = timestamp
-            new = reducer(old, value)
+        cdef int64_t newest = timestamp
+        new = value
+        if has_row(cell):
+            new = reducer(self.own(cell.held(&newest)), value)
+            newest = max(newest, timestamp)
         return self.put_new(cell, new, newest, timestamp, headers, message)
 
-    cpdef bint replace(self, cache_key, value, timestamp, headers, message) except -1:
+    cpdef bint replace(self, cache_key, value, int64_t timestamp, headers, message) except -1:
         """Put the value without reading the old one; None deletes the row."""
         held = self.held(value)
         cdef PyObject *found = PyDict_GetItemWithError(self.table.entries, cache_key)
@@ -604,7 +619,7 @@ cdef class CellUpdates:
             return (<dict>held).copy()
         return held if self.read is None else self.read(held)
 
-    cdef bint put_new(self, Cell cell, new, newest, timestamp, headers, message) except -1:
+    cdef bint put_new(self, Cell cell, new, int64_t newest, int64_t timestamp, headers, message) except -1:
         if self.native is dict and Py_REFCNT(new) == 1 and is_flat(new):
             held = new  # nothing else refers to it
         else:
@@ -615,9 +630,9 @@ cdef class CellUpdates:
         """As hold()."""
         return new if new is None or self.is_held(new) else self.hold(new)
 
-    cdef bint put_held(self, Cell cell, held, newest, timestamp, headers, message) except -1:
-        cell.row = None if held is None else (held, newest)
-        cell.is_count = False
+    cdef bint put_held(self, Cell cell, held, int64_t newest, int64_t timestamp, headers, message) except -1:
+        cell.row, cell.newest = held, newest
+        cell.form = WHOLE if held is None else TIMED
         return self.put(cell, timestamp, headers, message)
 
     cdef bint is_held(self, new) except -1:

@@ -12,3 +12,6 @@ cdef class Rewriter:
     cdef public dict known
 
     cdef object rewrite(self, bytes data)
+
+
+cpdef bytes hash128(bytes data)

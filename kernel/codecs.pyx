@@ -12,9 +12,13 @@ from libc.string cimport memcpy, memset
 from uuid import UUID, SafeUUID
 
 from penstock.kernel.flat_dict cimport is_flat
-from penstock.kernel.named_tuples cimport tuple_of_two
+from penstock.kernel.named_tuples cimport tuple_of_five, tuple_of_four, tuple_of_three, tuple_of_two
 from penstock.kernel.rows cimport TIME_BYTES, read_time
 from penstock.kernel.sinks cimport find_bytes, is_ascii
+from penstock.kernel.varints cimport put_varint, take_varint
+
+cdef extern from "Python.h":
+    int64_t PyLong_AsLongLongAndOverflow(object, int *) except? -1
 
 cdef int64_t TIME_MAX = 0x7FFFFFFFFFFFFFFF
 cdef object UNKNOWN = SafeUUID.unknown
@@ -61,9 +65,45 @@ def guarded(function, refuse):
     return call
 
 
+#: By layouts of struct: the sizes of numbers that are not left to struct.
+SIZES = {">h": 2, ">i": 4, ">q": TIME_BYTES, ">d": TIME_BYTES}
+
+
+def number_encoder(str layout not None, pack, convert):
+    """Return a function from a number to bytes.
+
+    layout: as in struct; pack: its function, which raises for a number that does not fit. convert: makes the number of
+    anything but an int, or with a layout of floats but a float, or raises.
+    """
+    cdef Py_ssize_t size = SIZES.get(layout, 0)
+    cdef bint is_double = layout == ">d"
+    cdef type kind = float if layout in (">f", ">d") else int
+
+    def encode(value):
+        cdef int64_t bits
+        cdef double number
+        cdef int overflow = 0
+        if type(value) is not kind:
+            value = convert(value)
+        if size == 0:
+            return pack(value)
+        if is_double:
+            number = value
+            memcpy(&bits, &number, sizeof(double))
+        else:
+            bits = PyLong_AsLongLongAndOverflow(value, &overflow)
+            if overflow or bits >> (8 * size - 1) != bits >> 63:
+                return pack(value)
+        data = PyBytes_FromStringAndSize(NULL, size)
+        put_number(PyBytes_AS_STRING(data), bits, size)
+        return data
+
+    return encode
+
+
 def number_decoder(str layout not None, unpack):
     """Return a function from bytes to a number. layout: as in struct; unpack: its function, for bytes of another size."""
-    cdef Py_ssize_t size = {">h": 2, ">i": 4, ">q": TIME_BYTES, ">d": TIME_BYTES}.get(layout, 0)
+    cdef Py_ssize_t size = SIZES.get(layout, 0)
     cdef bint is_double = layout == ">d"
 
     def decode(data):
@@ -221,10 +261,8 @@ def windowed_encoder(encode, to_key, tuple times not None):
     return encode_windowed
 
 
-def windowed_decoder(decode, from_key, Py_ssize_t times_size, int64_t size_ms, window_end, windowed):
+def windowed_decoder(decode, from_key, Py_ssize_t times_size, int64_t size_ms, window_end, type windowed):
     """See topology/serdes/windowed_serdes.py. decode: for bytes that are too short. size_ms, window_end: of windows."""
-    new_tuple = tuple.__new__
-
     def decode_windowed(bytes data not None):
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data) - times_size
         cdef const char *at = PyBytes_AS_STRING(data) + size
@@ -240,7 +278,7 @@ def windowed_decoder(decode, from_key, Py_ssize_t times_size, int64_t size_ms, w
         else:
             end, start = read_time(at), read_time(at + TIME_BYTES)
         key = from_key(PyBytes_FromStringAndSize(PyBytes_AS_STRING(data), size))
-        return new_tuple(windowed, (key, start, end))
+        return tuple_of_three(windowed, key, start, end)
 
     return decode_windowed
 
@@ -405,6 +443,81 @@ cdef uint64_t C1 = 0x87C37B91114253D5
 cdef uint64_t C2 = 0x4CF5AD432745937F
 
 
+cdef enum:  # formats of changes, see ChangedSerde in topology/serdes/windowed_serdes.py
+    OLD
+    NEW
+    BOTH
+    MORE_FORMATS  # that a format is larger by if a byte for is_latest comes before it
+
+
+cdef bytes plain_bytes(data):
+    """Return what a serializer has returned as bytes; raises TypeError for what is not."""
+    return <bytes>data if data is None or type(data) is bytes else bytes(memoryview(data))
+
+
+def change_encoder(to_bytes, bint may_be_none):
+    """Return the function that writes changes of grouped tables.
+
+    to_bytes: of values; may_be_none: whether it is called for None, too.
+    """
+    def encode_change(change):
+        cdef uint8_t[10] number
+        cdef bytes new, old, joined
+        cdef char *at
+        cdef Py_ssize_t size, head
+        new_value, old_value, _ = change
+        new = None if new_value is None and not may_be_none else plain_bytes(to_bytes(new_value))
+        old = None if old_value is None and not may_be_none else plain_bytes(to_bytes(old_value))
+        if new is None and old is None:
+            raise ValueError("Both old and new value of a change are null, which is not allowed")
+        head = 0 if new is None or old is None else put_varint(number, PyBytes_GET_SIZE(new)) - number
+        size = head + 1 + (0 if new is None else PyBytes_GET_SIZE(new)) + (0 if old is None else PyBytes_GET_SIZE(old))
+        joined = PyBytes_FromStringAndSize(NULL, size)
+        at = PyBytes_AS_STRING(joined)
+        memcpy(at, number, head)
+        at += head
+        for part in (new, old):
+            if part is not None:
+                memcpy(at, PyBytes_AS_STRING(<bytes>part), PyBytes_GET_SIZE(<bytes>part))
+                at += PyBytes_GET_SIZE(<bytes>part)
+        at[0] = OLD if new is None else NEW if old is None else BOTH
+        return joined
+
+    return encode_change
+
+
+def change_decoder(from_bytes, type change):
+    """Return the function that reads changes of grouped tables. from_bytes: to values. change: the type of changes."""
+    def decode_change(bytes data not None):
+        cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
+        cdef const uint8_t *end = at + PyBytes_GET_SIZE(data) - 1
+        cdef int form
+        cdef int64_t size
+        cdef bint is_latest = True
+        if end < at:
+            raise ValueError("a change in a repartition topic has no bytes")
+        form = end[0]
+        if form >= 2 * MORE_FORMATS:
+            raise ValueError(f"Unknown encoding flag {form} of a change in a repartition topic")
+        if form >= MORE_FORMATS:
+            form -= MORE_FORMATS
+            if end == at:
+                raise ValueError("a change in a repartition topic ends too early")
+            end -= 1
+            is_latest = end[0] == 1
+        if form == BOTH:
+            if not take_varint(&at, end, &size) or not 0 <= size <= end - at:
+                raise ValueError("a change in a repartition topic ends too early")
+        else:
+            size = end - at if form == NEW else 0
+        new = None if form == OLD else from_bytes(PyBytes_FromStringAndSize(<const char *>at, size))
+        at += size
+        old = None if form == NEW else from_bytes(PyBytes_FromStringAndSize(<const char *>at, end - at))
+        return tuple_of_three(change, new, old, is_latest)
+
+    return decode_change
+
+
 cdef enum:  # messages of foreign-key joins, see topology/operators/foreign_key_serdes.py
     HASH_BYTES = 16
     PARTITION_BYTES = 4
@@ -481,10 +594,8 @@ cdef Py_ssize_t end_of_hash(bytes data, Py_ssize_t head, Py_ssize_t tail) except
     return end
 
 
-def subscription_decoder(key_from_bytes, tuple instructions not None, wrapper):
+def subscription_decoder(key_from_bytes, tuple instructions not None, type wrapper):
     """Return the function that reads subscriptions of any version; see foreign_key_serdes.py."""
-    new_tuple = tuple.__new__
-
     def decode_subscription(bytes data not None):
         cdef const char *at = PyBytes_AS_STRING(data)
         cdef int version = at[0] & ~NO_HASH & 0xFF
@@ -495,21 +606,19 @@ def subscription_decoder(key_from_bytes, tuple instructions not None, wrapper):
         key = key_from_bytes(PyBytes_FromStringAndSize(at + begin, end - begin))
         found_hash = None if begin == 2 else PyBytes_FromStringAndSize(at + 2, HASH_BYTES)
         partition = read_int32(at + end) if more else None
-        return new_tuple(wrapper, (found_hash, instructions[<uint8_t>at[1]], key, partition, version))
+        return tuple_of_five(wrapper, found_hash, instructions[<uint8_t>at[1]], key, partition, version)
 
     return decode_subscription
 
 
-def response_decoder(value_from_bytes, wrapper):
+def response_decoder(value_from_bytes, type wrapper):
     """Return the function that reads responses of any version; see foreign_key_serdes.py."""
-    new_tuple = tuple.__new__
-
     def decode_response(bytes data not None):
         cdef const char *at = PyBytes_AS_STRING(data)
         cdef Py_ssize_t begin = end_of_hash(data, 1, 0), size = PyBytes_GET_SIZE(data)
         value = None if size == begin else value_from_bytes(PyBytes_FromStringAndSize(at + begin, size - begin))
         found_hash = None if begin == 1 else PyBytes_FromStringAndSize(at + 1, HASH_BYTES)
-        return new_tuple(wrapper, (found_hash, value, None, at[0] & ~NO_HASH & 0xFF))
+        return tuple_of_four(wrapper, found_hash, value, None, at[0] & ~NO_HASH & 0xFF)
 
     return decode_response
 
@@ -522,7 +631,7 @@ cdef inline int32_t read_int32(const char *at) noexcept:
     return <int32_t>found
 
 
-def hash128(bytes data not None):
+cpdef bytes hash128(bytes data):
     """Return the 128-bit Murmur3 hash of foreign-key joins as two big-endian numbers (Kafka Streams: Murmur3.hash128)."""
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)

@@ -2,10 +2,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, final
 
 from penstock.kernel.nodes import ChangeNode, Node, RecordContext
-from penstock.kernel.table_nodes import RowGetter, StoredRows
+from penstock.kernel.table_nodes import JoinedTable, RowGetter, StoredRows
 
 @final
-class SubscriptionSend(ChangeNode):
+class SubscriptionSend(JoinedTable):
     def __init__(
         self,
         task: RecordContext,
@@ -17,11 +17,12 @@ class SubscriptionSend(ChangeNode):
         asks: int,
         steps_for: Callable[[Any, Any, bool], Sequence[tuple[Any, int]]],
         hash_of: Callable[[Any], bytes],
-        hash_bytes: Callable[[bytes], bytes],
         serde: object,
-        subscribe: Callable[..., object],
-        dropped: Callable[[str], None],
+        subscription: type,
+        partition: int,
+        version: int,
         skips_older: bool,
+        dropped: Callable[[str], None],
     ) -> None: ...
 
 @final
@@ -53,7 +54,7 @@ class SubscriptionJoin(ChangeNode):
     ) -> None: ...
 
 @final
-class ForeignTableJoin(ChangeNode):
+class ForeignTableJoin(JoinedTable):
     def __init__(
         self,
         task: RecordContext,
@@ -80,7 +81,6 @@ class ResponseJoin(Node):
         rows: RowGetter,
         by_bytes: bool,
         hash_of: Callable[[Any], bytes],
-        hash_bytes: Callable[[bytes], bytes],
         decode: Callable[[Any], Any] | None,
         refuse: Callable[[int], NoReturn],
         dropped: Callable[[str], None],

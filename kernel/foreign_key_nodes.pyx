@@ -5,7 +5,8 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from penstock.kernel import cells
-from penstock.kernel.named_tuples cimport tuple_of_four, tuple_of_two
+from penstock.kernel.codecs cimport hash128
+from penstock.kernel.named_tuples cimport tuple_of_five, tuple_of_four, tuple_of_one, tuple_of_two
 from penstock.kernel.nodes cimport (
     ChangeNode,
     KeyReader,
@@ -18,9 +19,9 @@ from penstock.kernel.nodes cimport (
     key_of,
     written_data_of,
 )
-from penstock.kernel.table_nodes cimport RowGetter
+from penstock.kernel.table_nodes cimport JoinedTable, RowGetter, StoredRows
 
-cdef object NOT_CACHED = cells.NOT_CACHED
+cdef object NOT_CACHED = cells.NOT_CACHED, NO_ROW = cells.NO_ROW
 
 cdef enum:  # of a subscription: Instruction, in foreign_key_serdes.py
     DELETE_ONLY
@@ -34,24 +35,26 @@ cdef enum:  # the highest versions that are known
 
 
 @cython.final
-cdef class SubscriptionSend(ChangeNode):
+cdef class SubscriptionSend(JoinedTable):
     """Subscribes left rows of a foreign-key join under their foreign keys; see SubscriptionSendProcessor.
 
     extract(value), or (key, value) with with_key: a foreign key. to_bytes: of foreign keys. asks: the instruction where
-    the foreign key stays. steps_for(old foreign key, new one, whether there is a row): for all other changes. hash_of(value),
-    hash_bytes(its bytes as serde writes them). subscribe(hash, instruction, key). skips_older, dropped: as in other nodes.
+    the foreign key stays. steps_for(old foreign key, new one, whether there is a row): for all other changes. hash_of(value):
+    its hash; that of bytes that serde has written is known. subscription: the type of subscriptions; partition, version:
+    their last fields.
     """
 
-    cdef object extract, to_bytes, asks, steps_for, hash_of, hash_bytes, serde, subscribe, dropped
-    cdef bint with_key, skips_older
+    cdef object extract, to_bytes, asks, steps_for, hash_of, serde, partition, version
+    cdef type subscription
+    cdef bint with_key
 
-    def __init__(self, task, name, child, extract, bint with_key, to_bytes, asks, steps_for, hash_of, hash_bytes, serde,
-                 subscribe, dropped, bint skips_older):
-        Node.__init__(self, task, name, child)
+    def __init__(self, task, name, child, extract, bint with_key, to_bytes, asks, steps_for, hash_of, serde,
+                 type subscription, partition, version, bint skips_older, dropped):
+        JoinedTable.__init__(self, task, name, child, skips_older, dropped)
         self.extract, self.with_key, self.to_bytes = extract, with_key, to_bytes
         self.asks, self.steps_for = asks, steps_for
-        self.hash_of, self.hash_bytes, self.serde = hash_of, hash_bytes, serde
-        self.subscribe, self.dropped, self.skips_older = subscribe, dropped, skips_older
+        self.hash_of, self.serde = hash_of, serde
+        self.subscription, self.partition, self.version = subscription, partition, version
 
     cdef object foreign_key(self, key, value):
         if value is None:
@@ -60,11 +63,8 @@ cdef class SubscriptionSend(ChangeNode):
 
     cdef int change(self, key, new, old, bint is_latest, int64_t timestamp, headers) except -1:
         cdef RecordContext task = self.task
-        task.at = self.name
-        if self.skips_older and not is_latest:
-            self.dropped("out-of-order record of a versioned table")
-            return 0
-        if new is None and old is None:
+        cdef bytes data
+        if not self.enters(key, is_latest) or (new is None and old is None):
             return 0
         data = written_data_of(task, new, self.serde)
         task.written_value = None
@@ -74,9 +74,10 @@ cdef class SubscriptionSend(ChangeNode):
         steps = ((after, self.asks),) if stays else self.steps_for(before, after, new is not None)
         if not steps:
             return 0
-        value_hash = None if new is None else self.hash_of(new) if data is None else self.hash_bytes(data)
+        value_hash = None if new is None else self.hash_of(new) if data is None else hash128(data)
         for foreign_key, instruction in steps:
-            deliver(self.child, foreign_key, self.subscribe(value_hash, instruction, key), timestamp, headers)
+            value = tuple_of_five(self.subscription, value_hash, instruction, key, self.partition, self.version)
+            deliver(self.child, foreign_key, value, timestamp, headers)
             task.at = self.name
         return 0
 
@@ -90,10 +91,10 @@ cdef class SubscriptionReceive(Node):
     """
 
     cdef object to_bytes, put, refuse, dropped
-    cdef object rows
+    cdef StoredRows rows
     cdef type combined_key, row_type
 
-    def __init__(self, task, name, child, to_bytes, rows, put, type combined_key, type row_type, refuse, dropped):
+    def __init__(self, task, name, child, to_bytes, StoredRows rows, put, type combined_key, type row_type, refuse, dropped):
         Node.__init__(self, task, name, child)
         self.to_bytes, self.rows, self.put = to_bytes, rows, put
         self.combined_key, self.row_type = combined_key, row_type
@@ -145,27 +146,25 @@ cdef class SubscriptionJoin(ChangeNode):
         cdef int instruction = subscription[1]
         cdef int64_t newest = row[1], found = newest
         self.task.at = self.name
-        value = data = None
-        cdef bint is_found = False
+        value = NO_ROW
         if keys[0] is not None:
-            data = NOT_CACHED if self.serialized is None else self.rows.data(keys[0], &found)
-            if data is NOT_CACHED:
-                right = self.rows.row(keys[0])
-                if right is not None:
-                    is_found, value, found = True, right[0], right[1]
-            elif data is not None:
-                is_found, value = True, self.serialized(data)
-            newest = max(newest, found) if is_found else newest
-        if instruction == DELETE_ONLY or (instruction == IF_FOUND and not is_found):
+            value = NOT_CACHED if self.serialized is None else self.rows.data(keys[0], &found)
+            if value is NOT_CACHED:
+                value = self.rows.value(keys[0], &found)
+            elif value is not NO_ROW:
+                value = tuple_of_one(self.serialized, value)
+            if value is not NO_ROW:
+                newest = max(newest, found)
+        if instruction == DELETE_ONLY or (instruction == IF_FOUND and value is NO_ROW):
             return 0
-        if instruction == DELETE:
+        if instruction == DELETE or value is NO_ROW:
             value = None
         answer = tuple_of_four(self.response, subscription[0], value, subscription[3], RESPONSE_VERSION)
         return deliver(self.child, keys[1], answer, newest, headers)
 
 
 @cython.final
-cdef class ForeignTableJoin(ChangeNode):
+cdef class ForeignTableJoin(JoinedTable):
     """Sends a change of the right table of a foreign-key join to all its subscribers; see ForeignTableJoinProcessor.
 
     prefix(key): what the keys of its subscriptions begin with. scan(prefix): these rows, (row key, (subscription,
@@ -180,22 +179,16 @@ cdef class ForeignTableJoin(ChangeNode):
 
     def __init__(self, task, name, child, prefix, scan, primary_serde, primary_from_bytes, type response, bint skips_older,
                  dropped):
-        Node.__init__(self, task, name, child)
+        JoinedTable.__init__(self, task, name, child, skips_older, dropped)
         self.prefix, self.scan, self.response = prefix, scan, response
         self.reader = KeyReader(primary_serde, primary_from_bytes)
-        self.skips_older, self.dropped = skips_older, dropped
 
     cdef int change(self, key, new, old, bint is_latest, int64_t timestamp, headers) except -1:
         cdef bytes prefix, primary
         cdef tuple subscription
-        self.task.at = self.name
+        if not self.enters(key, is_latest):
+            return 0
         self.task.written_value = None
-        if key is None:
-            self.dropped("null key")
-            return 0
-        if self.skips_older and not is_latest:
-            self.dropped("out-of-order record of a versioned table")
-            return 0
         prefix = self.prefix(key_of(key))
         for row_key, row in self.scan(prefix):
             subscription = fields_of(fields_of(row)[0])
@@ -210,19 +203,19 @@ cdef class ForeignTableJoin(ChangeNode):
 cdef class ResponseJoin(Node):
     """Joins a response with the left row that asked for it; see ResponseJoinProcessor.
 
-    rows: of the left table. by_bytes: whether its bytes are those that were hashed, with hash_bytes; then decode reads them.
-    hash_of(value): of a left value. refuse(version), dropped: as in other nodes.
+    rows: of the left table. by_bytes: whether its bytes are those that were hashed; then decode reads them. hash_of(value): of
+    a left value. refuse(version), dropped: as in other nodes.
     """
 
-    cdef object joiner, hash_of, hash_bytes, decode, refuse, dropped
+    cdef object joiner, hash_of, decode, refuse, dropped
     cdef RowGetter rows
     cdef bint left_join, by_bytes
 
-    def __init__(self, task, name, child, joiner, bint left_join, RowGetter rows not None, bint by_bytes, hash_of, hash_bytes,
-                 decode, refuse, dropped):
+    def __init__(self, task, name, child, joiner, bint left_join, RowGetter rows not None, bint by_bytes, hash_of, decode, refuse,
+                 dropped):
         Node.__init__(self, task, name, child)
         self.joiner, self.left_join, self.rows, self.by_bytes = joiner, left_join, rows, by_bytes
-        self.hash_of, self.hash_bytes, self.decode = hash_of, hash_bytes, decode
+        self.hash_of, self.decode = hash_of, decode
         self.refuse, self.dropped = refuse, dropped
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
@@ -233,21 +226,27 @@ cdef class ResponseJoin(Node):
         self.task.written_value = None
         if version != RESPONSE_VERSION:
             self.refuse(version)
-        left = current = None
-        data = self.rows.data(key, &time) if self.by_bytes else NOT_CACHED
-        if data is NOT_CACHED:
-            row = self.rows.row(key)
-            if row is not None:
-                left = row[0]
-                current = self.hash_of(left)
-        elif data is not None:
-            current = self.hash_bytes(data)
+        current = None
+        left = self.rows.data(key, &time) if self.by_bytes else NOT_CACHED
+        cdef bint is_data = left is not NOT_CACHED
+        if not is_data:
+            left = self.rows.value(key, &time)
+        if left is not NO_ROW:
+            current = hash128(<bytes?>left) if is_data else self.hash_of(left)
         if fields[0] != current:
             self.dropped("foreign-key response for a value that has changed since")
             return 0
-        if data is not NOT_CACHED and data is not None:
-            left = data if self.decode is None else self.decode(data)
+        if left is NO_ROW:
+            left = None
+        elif is_data and self.decode is not None:
+            left = self.decode(left)
         joined, right = None, fields[1]
         if right is not None or (self.left_join and left is not None):
             joined = self.joiner(left, right)
         return deliver(self.child, key, joined, timestamp, headers)
+
+    cpdef int use_of_key(self, serde) except -1:
+        return self.rows.use_of_key(serde) | self.child.use_of_key(serde)
+
+    cpdef dict known_keys(self, serde):
+        return self.rows.known_keys(serde)

@@ -1,5 +1,5 @@
-from collections.abc import Iterable, Sequence
-from typing import Protocol, final
+from collections.abc import Sequence
+from typing import Any, Protocol, final
 
 _Headers = Sequence[tuple[str, bytes | None]] | None
 
@@ -35,4 +35,4 @@ class Message:
 def context_fields(
     message: _Message, timestamp: int, headers: _Headers
 ) -> tuple[int, int, int, str, _Headers, bytes | None, bytes | None]: ...
-def timestamps(messages: Iterable[_Message]) -> list[int]: ...
+def run_from(records: list[Any], start: int, stop: int, before: int, stamped: bool) -> tuple[int, int]: ...

@@ -3,6 +3,7 @@
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport INT64_MAX, int64_t
 
 cpdef str decode_text(bytes data):
     """Decode UTF-8 as Java does; topology/serdes/codecs.py registers the error handler."""
@@ -76,8 +77,24 @@ def context_fields(message, timestamp, headers):
     return timestamp, ours._offset, ours._origin.partition, ours._origin.topic, headers, serialized(ours._key), ours._value
 
 
-def timestamps(messages):
-    """Return the timestamp of each message in ms."""
-    return [
-        (<Message>message)._timestamp if type(message) is Message else message.timestamp()[1] for message in messages
-    ]
+cdef inline int64_t timestamp_of(record, bint stamped) except? -1:
+    if type(record) is Message:
+        return (<Message>record)._timestamp
+    return record.timestamp if stamped else record.timestamp()[1]
+
+
+def run_from(list records not None, Py_ssize_t start, Py_ssize_t stop, int64_t before, bint stamped):
+    """Return the end of a run of records, and the highest timestamp in it in ms.
+
+    The run is the record at start, and those that follow up to stop as long as their timestamps are less than before;
+    with the highest number, all of them. stamped: whether the records are StampedRecords; else they are messages.
+    """
+    cdef int64_t time, newest = timestamp_of(records[start], stamped)
+    cdef Py_ssize_t end = start + 1
+    while end < stop:
+        time = timestamp_of(records[end], stamped)
+        if time >= before and before != INT64_MAX:
+            break
+        newest = max(newest, time)
+        end += 1
+    return end, newest

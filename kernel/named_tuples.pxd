@@ -1,4 +1,4 @@
-"""Makes named tuples of two to four fields, as tuple.__new__ does, without a tuple of their fields."""
+"""Makes named tuples of one to five fields, as tuple.__new__ does, without a tuple of their fields."""
 
 cdef extern from *:
     """
@@ -13,6 +13,9 @@ cdef extern from *:
         }
         return made;
     }
+    static inline PyObject *tuple_of_one(PyTypeObject *type, PyObject *a) {
+        return filled_tuple(type, &a, 1);
+    }
     static inline PyObject *tuple_of_two(PyTypeObject *type, PyObject *a, PyObject *b) {
         PyObject *fields[] = {a, b};
         return filled_tuple(type, fields, 2);
@@ -25,8 +28,15 @@ cdef extern from *:
         PyObject *fields[] = {a, b, c, d};
         return filled_tuple(type, fields, 4);
     }
+    static inline PyObject *tuple_of_five(PyTypeObject *type, PyObject *a, PyObject *b, PyObject *c, PyObject *d,
+                                          PyObject *e) {
+        PyObject *fields[] = {a, b, c, d, e};
+        return filled_tuple(type, fields, 5);
+    }
     #endif
     """
+    object tuple_of_one(type, object)
     object tuple_of_two(type, object, object)
     object tuple_of_three(type, object, object, object)
     object tuple_of_four(type, object, object, object, object)
+    object tuple_of_five(type, object, object, object, object, object)

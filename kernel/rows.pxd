@@ -144,6 +144,7 @@ cdef struct changed_row:
     PyObject *key
     PyObject *cell
     PyObject *held  # NULL: it is the number, with its newest timestamp
+    bint is_timed  # held is the value alone, newest its timestamp
     int64_t number
     int64_t newest
     int64_t timestamp
@@ -175,6 +176,7 @@ cdef class StoredEntries:
     cdef bytes log_key(self, tuple key, int64_t time)
     cdef bint read_long(self, bytes row, int64_t *number, int64_t *time) noexcept
     cdef object held(self, bytes row)
+    cdef object held_value(self, bytes row, int64_t *time)
     cdef bytes written(self, held)
     cdef bytes row_of(self, ChangedRows changes, Py_ssize_t i)
     cdef int advance(self) except -1

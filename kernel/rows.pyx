@@ -840,7 +840,9 @@ cdef class ChangedRows:
     cdef object held(self, Py_ssize_t i):
         """Return the held value of a row."""
         cdef changed_row *row = self.rows + i
-        return (row.number, row.newest) if row.held is NULL else <object>row.held
+        if row.held is NULL:
+            return row.number, row.newest
+        return (<object>row.held, row.newest) if row.is_timed else <object>row.held
 
     def __len__(self):
         return self.count
@@ -938,13 +940,20 @@ cdef class StoredEntries:
 
     cdef object held(self, bytes row):
         """Return the entry that a cache holds for a row."""
-        cdef int64_t number, time
+        cdef int64_t time
         if not self.timestamped:
             return row if self.from_bytes is None else self.from_bytes(row)
-        if self.read_long(row, &number, &time):
-            return number, time
+        value = self.held_value(row, &time)
+        return value, time
+
+    cdef object held_value(self, bytes row, int64_t *time):
+        """Return the held value of a row with a timestamp, and set time to that."""
+        cdef int64_t number
+        if self.read_long(row, &number, time):
+            return number
+        time[0] = read_time(PyBytes_AS_STRING(row))
         value = PyBytes_FromStringAndSize(PyBytes_AS_STRING(row) + TIME_BYTES, PyBytes_GET_SIZE(row) - TIME_BYTES)
-        return (value if self.from_bytes is None else self.from_bytes(value)), read_time(PyBytes_AS_STRING(row))
+        return value if self.from_bytes is None else self.from_bytes(value)
 
     cdef bytes written(self, held):
         """Return the bytes of a held value."""
@@ -989,6 +998,8 @@ cdef class StoredEntries:
             write_time(PyBytes_AS_STRING(row) + TIME_BYTES, change.number)
             return row
         held = <object>change.held
+        if change.is_timed:
+            return timed(change.newest, self.written(held))
         return timed((<tuple?>held)[1], self.written((<tuple>held)[0]))
 
     cdef int write_rows(self, ChangedRows changes) except -1:

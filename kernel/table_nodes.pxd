@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t
 
 from penstock.kernel.cells cimport CellTable, CellUpdates
-from penstock.kernel.nodes cimport Node, RecordContext
+from penstock.kernel.nodes cimport ChangeNode, Node, RecordContext
 from penstock.kernel.rows cimport RowBuffer
 from penstock.kernel.sinks cimport Changelog
 
@@ -49,6 +49,7 @@ cdef class StoredRows(Rows):
     cdef object encoded(self, new)
     cdef object read_back(self, Node node, new, data, bint as_it_is)
     cdef int pass_on(self, Node node, key, new, old, data, int64_t timestamp, headers) except -1
+    cdef int write(self, bytes row_key, value, int64_t timestamp, headers) except -1
     cdef int write_bytes(self, bytes row_key, data, int64_t timestamp, headers) except -1
     cdef int put(
         self, Node node, key, bytes row_key, new, old, int64_t timestamp, int64_t newest, headers, bint as_it_is
@@ -70,7 +71,7 @@ cdef class RowGetter:
     cdef bint sent
     cdef readonly object bytes_serde
 
-    cdef object row(self, key)
+    cdef object value(self, key, int64_t *time)
     cdef object data(self, key, int64_t *time)
     cdef object bytes_of(self, key)
     cdef int use_of_key(self, serde) except -1
@@ -80,3 +81,10 @@ cdef class RowGetter:
 cdef class RowNode(Node):
     cdef Rows rows
     cdef object dropped
+
+
+cdef class JoinedTable(ChangeNode):
+    cdef object dropped
+    cdef bint skips_older
+
+    cdef bint enters(self, key, bint is_latest) except -1

@@ -1,8 +1,8 @@
 from collections.abc import Callable
 from typing import Any, NoReturn, final
 
+from penstock.kernel.aggregates import ChangeAggregator
 from penstock.kernel.cells import CellTable, CellUpdates
-from penstock.kernel.messages import _Headers
 from penstock.kernel.nodes import ChangeNode, Node, RecordContext
 from penstock.kernel.rows import ChangedRows, RowBuffer
 from penstock.kernel.sinks import Changelog
@@ -43,7 +43,6 @@ class StoredRows(Rows):
         log_headers: tuple[bool, bool],
         sends_old: bool,
     ) -> None: ...
-    def write(self, row_key: bytes, value: object, timestamp: int, headers: _Headers) -> None: ...
 
 @final
 class PythonRows(Rows):
@@ -121,7 +120,7 @@ class TableAggregate(RowNode):
         name: str,
         child: Node | None,
         rows: Rows,
-        changed: Callable[[Any, Any, Any], object],
+        aggregator: ChangeAggregator,
         no_key: Callable[[], NoReturn],
     ) -> None: ...
 
@@ -144,8 +143,18 @@ class StreamTableJoin(Node):
         mapper: Callable[[Any, Any], Any] | None,
     ) -> None: ...
 
+class JoinedTable(ChangeNode):
+    def __init__(
+        self,
+        task: RecordContext,
+        name: str,
+        child: Node | None,
+        skips_older: bool,
+        dropped: Callable[[str], None],
+    ) -> None: ...
+
 @final
-class TableJoin(ChangeNode):
+class TableJoin(JoinedTable):
     def __init__(
         self,
         task: RecordContext,

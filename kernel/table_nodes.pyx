@@ -4,7 +4,7 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-from penstock.kernel.aggregates cimport Adder, aggregated
+from penstock.kernel.aggregates cimport ChangeAggregator, aggregated, needs_key
 from penstock.kernel.cells cimport CellTable, CellUpdates
 from penstock.kernel import cells
 from penstock.kernel.nodes cimport (
@@ -27,7 +27,7 @@ from penstock.kernel.nodes cimport (
 from penstock.kernel.rows cimport ChangedRows, RowBuffer, changed_row, sum_of, timed
 from penstock.kernel.sinks cimport Changelog
 
-cdef object NOT_CACHED = cells.NOT_CACHED
+cdef object NOT_CACHED = cells.NOT_CACHED, NO_ROW = cells.NO_ROW
 
 cdef enum:  # of the keys of a cache
     PLAIN
@@ -37,12 +37,12 @@ cdef enum:  # of the keys of a cache
 
 cdef object key_for(aggregator, key):
     """Return a record's key for an aggregator, None for one that does not need it."""
-    return None if type(aggregator) is Adder else key_of(key)
+    return key_of(key) if needs_key(aggregator) else None
 
 
 cdef int use_by(aggregator) except -1:
     """Return an aggregator's use of the key, see use_of_key."""
-    return 0 if type(aggregator) is Adder else READS
+    return READS if needs_key(aggregator) else 0
 
 
 cdef class Rows:
@@ -263,10 +263,9 @@ cdef class StoredRows(Rows):
         task.at = node.name
         return 0
 
-    def write(self, bytes row_key not None, value, int64_t timestamp, headers):
+    cdef int write(self, bytes row_key, value, int64_t timestamp, headers) except -1:
         """Write a row, None to delete it; nothing goes on."""
-        data = value if value is None or self.encode is None else self.encode(value)
-        self.write_bytes(row_key, data, timestamp, headers)
+        return self.write_bytes(row_key, None if value is None else self.encoded(value), timestamp, headers)
 
     cdef int use_of_key(self, Node node, serde) except -1:
         return (NEEDS_BYTES if serde is self.key_serde else READS) | node.child.use_of_key(serde)
@@ -356,33 +355,34 @@ cdef class RowGetter:
         self.key_serde, self.encode_key, self.read = key_serde, encode_key, read
         self.bytes_serde = bytes_serde
 
-    cdef object row(self, key):
-        """Return the row of a key, None if there is none."""
+    cdef object value(self, key, int64_t *time):
+        """Return the value of a key's row and set the row's time; NO_ROW if there is none."""
         if self.table is not None:
-            found = self.table.read_sent(self.bytes_of(key)) if self.sent else self.table.read(self.bytes_of(key))
-            if found is NOT_CACHED:
-                return self.get(key_of(key))
-            if found is None or self.read is None:
-                return found
-            return self.read((<tuple?>found)[0]), (<tuple>found)[1]
-        if self.buffer is not None:
+            key_bytes = self.bytes_of(key)
+            found = self.table.read_sent(key_bytes, time) if self.sent else self.table.read(key_bytes, time)
+        elif self.buffer is not None:
             found = self.buffer.find(self.bytes_of(key))
             if found is None:
-                return None
-            return (found if self.read is None else self.read(found)), self.buffer.row_time
-        return self.get(key_of(key))
+                return NO_ROW
+            time[0] = self.buffer.row_time
+        else:
+            found = NOT_CACHED
+        if found is not NOT_CACHED:
+            return found if found is NO_ROW or self.read is None else self.read(found)
+        row = self.get(key_of(key))
+        if row is None:
+            return NO_ROW
+        time[0] = fields_of(row)[1]
+        return (<tuple>row)[0]
 
     cdef object data(self, key, int64_t *time):
-        """Return the bytes of a row's value and set the row's time; None if there is no row, NOT_CACHED: see row()."""
-        if self.buffer is not None:
-            found = self.buffer.find(self.bytes_of(key))
-            time[0] = self.buffer.row_time
-            return found
-        found = self.table.read_sent(self.bytes_of(key)) if self.sent else self.table.read_below(self.bytes_of(key))
-        if found is None or found is NOT_CACHED:
-            return found
-        time[0] = (<tuple?>found)[1]
-        return (<tuple>found)[0]
+        """Return the bytes of a row's value and set the row's time; NO_ROW if there is no row, NOT_CACHED: see value()."""
+        key_bytes = self.bytes_of(key)
+        if self.buffer is None:
+            return self.table.read_sent(key_bytes, time) if self.sent else self.table.read_below(key_bytes, time)
+        found = self.buffer.find(key_bytes)
+        time[0] = self.buffer.row_time
+        return NO_ROW if found is None else found
 
     cdef object bytes_of(self, key):
         return key_bytes_of(key, self.key_serde, self.encode_key)
@@ -465,22 +465,23 @@ cdef class Reduce(RowNode):
 
 @cython.final
 cdef class TableAggregate(RowNode):
-    """Aggregates the changes of a grouped table: changed(key, change, old). no_key(): raises."""
+    """Aggregates the changes of a grouped table. no_key(): raises."""
 
-    cdef object changed, no_key
+    cdef ChangeAggregator aggregator
+    cdef object no_key
 
-    def __init__(self, task, name, child, Rows rows not None, changed, no_key):
+    def __init__(self, task, name, child, Rows rows not None, ChangeAggregator aggregator not None, no_key):
         RowNode.__init__(self, task, name, child, rows, None)
-        self.changed, self.no_key = changed, no_key
+        self.aggregator, self.no_key = aggregator, no_key
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
         self.task.at = self.name
         if key is None:
             self.no_key()
-        return self.rows.aggregate(self, nothing, self.changed, key, value, timestamp, headers)
+        return self.rows.aggregate(self, nothing, self.aggregator, key, value, timestamp, headers)
 
     cpdef int use_of_key(self, serde) except -1:
-        return READS | RowNode.use_of_key(self, serde)
+        return use_by(self.aggregator) | RowNode.use_of_key(self, serde)
 
 
 def nothing():
@@ -526,7 +527,8 @@ cdef class StreamTableJoin(Node):
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
         cdef RecordContext task = self.task
-        row = right = None
+        cdef int64_t row_time
+        right = NO_ROW
         row_key = key
         task.at = self.name
         if self.mapper is not None:
@@ -536,11 +538,15 @@ cdef class StreamTableJoin(Node):
             self.dropped("null join key or value")
             return 0
         if row_key is not None:
-            row = self.rows.row(row_key) if self.as_of is None else self.as_of(key_of(row_key), timestamp)
-        if row is None and not self.left_join:
-            return 0
-        if row is not None:
-            right = fields_of(row)[0]
+            if self.as_of is None:
+                right = self.rows.value(row_key, &row_time)
+            else:
+                row = self.as_of(key_of(row_key), timestamp)
+                right = NO_ROW if row is None else fields_of(row)[0]
+        if right is NO_ROW:
+            if not self.left_join:
+                return 0
+            right = None
         task.written_value = None
         if self.keys == 0:
             joined = self.joiner(value, right)
@@ -559,23 +565,45 @@ cdef class StreamTableJoin(Node):
         return None if self.as_of is not None or self.mapper is not None else self.rows.known_keys(serde)
 
 
-@cython.final
-cdef class TableJoin(ChangeNode):
-    """Joins a change of one side of a table-table join with the other side's row: joiner(left value, right value).
+cdef class JoinedTable(ChangeNode):
+    """Base of nodes that changes of a joined table enter.
 
-    is_right: whether it is the right side that changes. needs_this, needs_other: whether a result needs a row on this side, and on the other one. send_old: whether the old
-    result goes on, too. skips_older, dropped: as in other nodes.
+    skips_older: whether they leave out changes that are not the latest ones of their key (KIP-914). dropped: see RowNode.
     """
 
-    cdef object joiner, dropped
+    def __init__(self, task, name, child, bint skips_older, dropped):
+        Node.__init__(self, task, name, child)
+        self.skips_older, self.dropped = skips_older, dropped
+
+    cdef bint enters(self, key, bint is_latest) except -1:
+        """Begin with a change: return whether it is joined; one that is not is counted."""
+        self.task.at = self.name
+        if key is None:
+            self.dropped("null key")
+            return False
+        if self.skips_older and not is_latest:
+            self.dropped("out-of-order record of a versioned table")
+            return False
+        return True
+
+
+@cython.final
+cdef class TableJoin(JoinedTable):
+    """Joins a change of one side of a table-table join with the other side's row: joiner(left value, right value).
+
+    is_right: whether it is the right side that changes. needs_this, needs_other: whether a result needs a row on this
+    side, and on the other one. send_old: whether the old result goes on, too.
+    """
+
+    cdef object joiner
     cdef RowGetter rows
-    cdef bint is_right, needs_this, needs_other, send_old, skips_older
+    cdef bint is_right, needs_this, needs_other, send_old
 
     def __init__(self, task, name, child, joiner, bint is_right, RowGetter rows not None, bint needs_this, bint needs_other,
                  bint send_old, bint skips_older, dropped):
-        Node.__init__(self, task, name, child)
-        self.joiner, self.is_right, self.rows, self.dropped = joiner, is_right, rows, dropped
-        self.needs_this, self.needs_other, self.send_old, self.skips_older = needs_this, needs_other, send_old, skips_older
+        JoinedTable.__init__(self, task, name, child, skips_older, dropped)
+        self.joiner, self.is_right, self.rows = joiner, is_right, rows
+        self.needs_this, self.needs_other, self.send_old = needs_this, needs_other, send_old
 
     cdef object join(self, this, other):
         if this is None and (self.needs_this or other is None):
@@ -583,23 +611,17 @@ cdef class TableJoin(ChangeNode):
         return self.joiner(other, this) if self.is_right else self.joiner(this, other)
 
     cdef int change(self, key, new, old, bint is_latest, int64_t timestamp, headers) except -1:
-        cdef tuple row
-        cdef int64_t other_time
-        self.task.at = self.name
+        cdef int64_t other_time = 0
+        if not self.enters(key, is_latest):
+            return 0
         self.task.written_value = None
-        if key is None:
-            self.dropped("null key")
-            return 0
-        if self.skips_older and not is_latest:
-            self.dropped("out-of-order record of a versioned table")
-            return 0
-        found, other = self.rows.row(key), None
-        if found is not None:
-            row = fields_of(found)
-            other, other_time = row[0], row[1]
+        other = self.rows.value(key, &other_time)
+        if other is not NO_ROW:
             timestamp = max(timestamp, other_time)
         elif self.needs_other or (new is None and old is None):
             return 0
+        else:
+            other = None
         joined = self.join(new, other)
         before = self.join(old, other) if self.send_old else None
         return deliver_change(self.child, key, joined, before, is_latest, timestamp, headers)
@@ -806,6 +828,8 @@ cdef class FlushedChanges:
             held = None
             if change.held is NULL:
                 held, at = change.number, change.newest
+            elif change.is_timed:
+                held, at = <object>change.held, change.newest
             elif self.timestamped:
                 row = <object>change.held
                 if row is not None:

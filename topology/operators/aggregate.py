@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn
 
 from typing_extensions import override
 
+from penstock.kernel.aggregates import ChangeAggregator
 from penstock.kernel.nodes import Node
 from penstock.kernel.table_nodes import Aggregate, Count, Reduce, RepartitionMap, TableAggregate
 
 from ..config.upgrade_from import has_members_before
 from ..errors import StreamsError
-from ..records import Change
 from .counting import counts
 from .operator import NodeContext, Operator
 from .stateless import check_pair
@@ -87,38 +88,20 @@ class KTableRepartitionMap(Operator):
         return RepartitionMap(node.task, node.name, node.child, self.mapper, check_pair, no_key, combined, skips_older)
 
 
-def _nothing() -> None:
-    """Return the aggregate of a group that has no values."""
-
-
 class KTableAggregator(KeyAggregator):
-    """Base of KTableAggregate and KTableReduce. add and remove are functions (key, value, aggregate) -> aggregate."""
+    """Base of KTableAggregate and KTableReduce."""
 
     #: Its name in error messages.
     operation: ClassVar[str]
 
-    def __init__(self, store_name: str, initializer: Initializer, add: Aggregator, remove: Aggregator) -> None:
-        super().__init__(store_name)
-        self.initializer = initializer
-        self.add = add
-        self.remove = remove
-
     @override
     def compile(self, node: NodeContext) -> Node:
         rows = rows_of(node, self.store_name, self.send_old_values)
-        return TableAggregate(node.task, node.name, node.child, rows, self._changed(), self._raise_no_key)
+        return TableAggregate(node.task, node.name, node.child, rows, self._aggregator(), self._raise_no_key)
 
-    def _changed(self) -> Callable[[Any, Change, Any], object]:
-        """Return a function (key, change, aggregate or None) -> aggregate or None."""
-        initializer, add, remove = self.initializer, self.add, self.remove
-
-        def changed(key: object, change: Change, aggregate: object) -> Any:
-            new, old, _is_latest = change
-            if old is not None and aggregate is not None:
-                aggregate = remove(key, old, aggregate)
-            return aggregate if new is None else add(key, new, initializer() if aggregate is None else aggregate)
-
-        return changed
+    @abstractmethod
+    def _aggregator(self) -> ChangeAggregator:
+        """Return what applies the changes of the grouped table."""
 
     def _raise_no_key(self) -> NoReturn:
         raise StreamsError(
@@ -127,9 +110,22 @@ class KTableAggregator(KeyAggregator):
 
 
 class KTableAggregate(KTableAggregator):
-    """Aggregates a grouped table: remove the old value, add the new one."""
+    """Aggregates a grouped table: remove the old value, add the new one.
+
+    add and remove are functions (key, value, aggregate) -> aggregate.
+    """
 
     operation = "aggregate"
+
+    def __init__(self, store_name: str, initializer: Initializer, add: Aggregator, remove: Aggregator) -> None:
+        super().__init__(store_name)
+        self.initializer = initializer
+        self.add = add
+        self.remove = remove
+
+    @override
+    def _aggregator(self) -> ChangeAggregator:
+        return ChangeAggregator(self.initializer, self.add, self.remove)
 
 
 class KTableReduce(KTableAggregator):
@@ -138,9 +134,10 @@ class KTableReduce(KTableAggregator):
     operation = "reduce"
 
     def __init__(self, store_name: str, add_reducer: Reducer, remove_reducer: Reducer) -> None:
-        def add(key: object, value: object, aggregate: object) -> Any:
-            return value if aggregate is None else add_reducer(aggregate, value)
-
-        super().__init__(store_name, _nothing, add, lambda key, value, aggregate: remove_reducer(aggregate, value))
-        self.add_reducer = add_reducer  # checked by graph_nodes.check_functions
+        super().__init__(store_name)
+        self.add_reducer = add_reducer
         self.remove_reducer = remove_reducer
+
+    @override
+    def _aggregator(self) -> ChangeAggregator:
+        return ChangeAggregator(None, self.add_reducer, self.remove_reducer)

@@ -39,7 +39,6 @@ from .operator import NodeContext, Operator
 from .table_rows import row_getter, stored_rows
 from .table_store import KTableValueGetterSupplier
 
-_new = tuple.__new__  # creates a named tuple in half the time of calling its class
 _DELETE_ONLY = Instruction.DELETE_KEY_NO_PROPAGATE
 _DELETE = Instruction.DELETE_KEY_AND_PROPAGATE
 _ALWAYS = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
@@ -71,12 +70,6 @@ class SubscriptionSendProcessor(Operator):
 
     @override
     def compile(self, node: NodeContext) -> Node:
-        version = self._version(node)
-        partition = node.task.task_id.partition  # that of each left row, also of one that ends without a record
-
-        def subscribe(value_hash: bytes | None, instruction: Instruction, key: object) -> Any:
-            return _new(SubscriptionWrapper, (value_hash, instruction, key, partition, version))
-
         return SubscriptionSend(
             node.task,
             node.name,
@@ -87,11 +80,12 @@ class SubscriptionSendProcessor(Operator):
             self._asks,
             self._steps_function(node),
             value_hash_function(node, self.value_serde, self.value_hash_topic),
-            hash128,
             _left_serde(node, self.value_serde),
-            subscribe,
-            node.dropped,
+            SubscriptionWrapper,
+            node.task.task_id.partition,  # that of each left row, also of one that ends without a record
+            self._version(node),
             self.use_versioned_semantics,
+            node.dropped,
         )
 
     @staticmethod
@@ -248,7 +242,6 @@ class ResponseJoinProcessor(Operator):
             rows,
             rows.bytes_serde is serde,
             value_hash_function(node, self.value_serde, self.value_hash_topic),
-            hash128,
             rows.read,
             _refusal("SubscriptionResponseWrapper", node.name),
             node.dropped,

@@ -15,7 +15,7 @@ from functools import wraps
 from typing import Any, NoReturn
 from uuid import UUID
 
-from penstock.kernel.codecs import typed, uuid_decoder, uuid_encoder
+from penstock.kernel.codecs import number_encoder, uuid_decoder, uuid_encoder
 
 from ..errors import SerializationError, StreamsError
 
@@ -124,20 +124,23 @@ def refuse_void(value: Any) -> bytes:
     raise _refused("void", "None", value)
 
 
-def integer_encoder(name: str, pack: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """Return pack for integers, including NumPy's and other types with ``__index__``, but not bool."""
+def integer_encoder(name: str, layout: str, pack: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """Return what writes integers, including NumPy's and other types with ``__index__``, but not bool.
+
+    layout, pack: see number_encoder, also in float_encoder.
+    """
 
     def convert(value: object) -> int:
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise _refused(name, "an int", value)
         return operator.index(value)
 
-    made: Callable[[Any], bytes] = typed(int, pack, convert)
+    made: Callable[[Any], bytes] = number_encoder(layout, pack, convert)
     return made
 
 
-def float_encoder(name: str, pack: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """Return pack for floats and for other numbers that a float can be equal to, but not bool."""
+def float_encoder(name: str, layout: str, pack: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """Return what writes floats and for other numbers that a float can be equal to, but not bool."""
 
     def convert(value: Any) -> float:
         if isinstance(value, float):
@@ -149,7 +152,7 @@ def float_encoder(name: str, pack: Callable[[Any], bytes]) -> Callable[[Any], by
             raise _refused(name, "a float, or a number that a float can be equal to", value)
         return number
 
-    made: Callable[[Any], bytes] = typed(float, pack, convert)
+    made: Callable[[Any], bytes] = number_encoder(layout, pack, convert)
     return made
 
 

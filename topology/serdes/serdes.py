@@ -357,9 +357,8 @@ def _number(name: str, layout: str, **exact: Any) -> PlainSerde[Any]:
     encoder = codecs.float_encoder if layout in (">f", ">d") else codecs.integer_encoder
     # A 32-bit float is converted to 64 bits and back, which changes some NaNs.
     is_written = None if layout == ">f" else sized_written(packer.size)
-    return PlainSerde(
-        name, encoder(name, packer.pack), number_decoder(layout, packer.unpack), is_written=is_written, **exact
-    )
+    encode, decode = encoder(name, layout, packer.pack), number_decoder(layout, packer.unpack)
+    return PlainSerde(name, encode, decode, is_written=is_written, **exact)
 
 
 def _integer(name: str, layout: str) -> PlainSerde[int]:

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 from penstock.clients.log_context import PrefixedLogger
-from penstock.kernel.messages import timestamps
+from penstock.kernel.messages import run_from
 from penstock.topology.records import Message, TopicPartition
 
 from .topic_partition_metadata import UNKNOWN
@@ -66,7 +66,6 @@ class RecordQueue:
         "_source",
         "_stamped",
         "_time",
-        "_timestamps",
         "added",
         "partition",
     )
@@ -79,7 +78,6 @@ class RecordQueue:
         process: ProcessRun = source.process_stamped if self._stamped else source.process_batch
         self._process = process if traced is None else traced(partition, process, self._stamped)
         self._records: list[Any] = []  # messages; StampedRecords if _stamped
-        self._timestamps: list[int] = []
         self._next = 0
         self._time = UNKNOWN
         #: Number of records buffered so far; those no longer in the queue were processed.
@@ -93,17 +91,9 @@ class RecordQueue:
         records: Sequence[Any] = messages
         if self._stamped:
             records = list(self._source.stamped(messages))
-        if not self._alone:
-            added = [r.timestamp for r in records] if self._stamped else timestamps(records)
-            self._timestamps = [*self._timestamps[self._next :], *added]
         self._records = [*self._records[self._next :], *records]
         self._next = 0
         self.added += len(records)
-
-    @property
-    def head_timestamp(self) -> int:
-        """Timestamp of the next record; there must be one."""
-        return UNKNOWN if self._alone else self._timestamps[self._next]
 
     @property
     def head_offset(self) -> int | None:
@@ -116,7 +106,7 @@ class RecordQueue:
 
     @property
     def head_time(self) -> int:
-        """Timestamp (ms) of the next record, also for the only partition; there must be one."""
+        """Timestamp (ms) of the next record; there must be one."""
         head = self._records[self._next]
         time_ms: int = head.timestamp if self._stamped else head.timestamp()[1]
         return time_ms
@@ -136,25 +126,17 @@ class RecordQueue:
         Returns how many. Exceptions of the source propagate to the caller; afterwards the task discards its buffer.
         """
         start = self._next
-        timestamps = self._timestamps
-        stop = min(start + limit, len(self._records))
-        if before == _MAX_TIMESTAMP:  # no other partition has records
-            end = stop
-        else:
-            end = start + 1
-            while end < stop and timestamps[end] < before:
-                end += 1
-        self._next = end
+        end = min(start + limit, len(self._records))
         if not self._alone:
-            newest = max(timestamps[start:end])
+            end, newest = run_from(self._records, start, end, before, self._stamped)
             self._time = max(self._time, newest)
+        self._next = end
         self._process(self._records[start:end])
         return end - start
 
     def clear(self) -> None:
         """Forget all records."""
         self._records = []
-        self._timestamps = []
         self._next = 0
 
 
@@ -285,4 +267,4 @@ class PartitionGroup:
         self._idle_deadlines.clear()
 
     def _push(self, queue: RecordQueue) -> None:
-        heapq.heappush(self._non_empty, (queue.head_timestamp, next(self._order), queue))
+        heapq.heappush(self._non_empty, (queue.head_time, next(self._order), queue))
