@@ -62,10 +62,10 @@ class Rewriter:
 
 def nullable(function: Callable[[_Value], _Result]) -> Callable[[_Value | None], _Result | None]: ...
 def timestamped_decoder(
-    decode: Callable[[bytes], object], row: type[_Result]
+    decode: Callable[[bytes], object] | None, row: type[_Result]
 ) -> Callable[[bytes | None], _Result | None]: ...
 def required(
-    to_bytes: Callable[[_Value], bytes | None], refusal: Callable[[], Exception]
+    to_bytes: Callable[[_Value], bytes | None], takes_none: bool, refusal: Callable[[], Exception]
 ) -> Callable[[_Value], bytes]: ...
 def join_parts(
     timestamp: int,

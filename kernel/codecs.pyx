@@ -335,7 +335,10 @@ def nullable(function):
 
 
 def timestamped_decoder(decode, type row):
-    """See statestore/stores/values.py; row: the type of the named tuple (value, timestamp) that is returned."""
+    """See statestore/stores/values.py.
+
+    decode: for the bytes of a value, None if values are bytes. row: the type of the named tuple (value, timestamp).
+    """
     def decode_row(bytes data):
         if data is None:
             return None
@@ -343,16 +346,18 @@ def timestamped_decoder(decode, type row):
         if size < 0:
             raise ValueError(f"a row with a timestamp has at least {TIME_BYTES} bytes, not {len(data)}")
         cdef const char *at = PyBytes_AS_STRING(data)
-        value = decode(PyBytes_FromStringAndSize(at + TIME_BYTES, size))
+        value = PyBytes_FromStringAndSize(at + TIME_BYTES, size)
+        if decode is not None:
+            value = decode(value)
         return tuple_of_two(row, value, read_time(at))
 
     return decode_row
 
 
-def required(to_bytes, refusal):
-    """Return to_bytes, but raise refusal() if it returns None."""
+def required(to_bytes, bint takes_none, refusal):
+    """Return to_bytes, but raise refusal() if it returns None. takes_none: it is called for None, too."""
     def encode(value):
-        data = to_bytes(value)
+        data = to_bytes(value) if takes_none or value is not None else None
         if data is None:
             raise refusal()
         return data

@@ -96,8 +96,20 @@ cdef class MergedRows:
     cdef bint reverse
 
 
-cdef class DecodedRows:
+cdef class Scan:
     cdef object rows, decode_key, decode
+
+    cpdef close(self)
+
+
+cdef class DiskRows:
+    cdef object open, follow, failed, cursor
+    cdef Py_ssize_t most_rows, most_bytes
+
+    cdef int seek(self, bytes start, bytes end, bint reverse) except -1
+
+
+cpdef tuple read_rows(cursor, bytes bound, bint reverse, Py_ssize_t rows, Py_ssize_t size)
 
 
 cdef class LatestRows:

@@ -1,12 +1,13 @@
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar, final
+from types import GenericAlias
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar, final
 
 from penstock.kernel.messages import _Headers, _Message
 from penstock.kernel.sinks import Changelog
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
-_Key_co = TypeVar("_Key_co", covariant=True)
+_Row_co = TypeVar("_Row_co", covariant=True)
 _Value_co = TypeVar("_Value_co", covariant=True)
 _AnyChange = TypeVar("_AnyChange", bound=Sequence[object])
 
@@ -16,12 +17,6 @@ _RawRow = tuple[bytes, bytes | None]
 #: A changed entry of a record cache: cache key, held value, timestamp (ms), headers, message. What is held depends on
 #: the store.
 _Change = tuple[Any, Any, int, _Headers, _Message | None]
-
-class _Task(Protocol):
-    """The part of a TaskContext that dates a change."""
-
-    @property
-    def timestamp(self) -> int: ...
 
 class _Cursor(Protocol):
     """An iterator of RocksDB."""
@@ -58,23 +53,7 @@ class RowBuffer:
     def time(self) -> int: ...
     def find(self, key: bytes) -> bytes | None: ...
 
-@final
-class KeyValueHandle:
-    def __init__(
-        self,
-        store: object,
-        buffer: RowBuffer,
-        encode_key: Callable[[Any], bytes],
-        decode: Callable[[bytes | None], Any],
-        log_value: Callable[[bytes, Any], bytes | None],
-        refused: Callable[[Any, Exception], None],
-    ) -> None: ...
-    def get(self, key: Any) -> Any: ...
-    def put(self, key: Any, value: Any) -> None: ...
-    def release(self) -> None: ...
-    # The store's.
-    def __getattr__(self, name: str) -> Any: ...
-
+def after(prefix: bytes) -> bytes | None: ...
 def next_rows(rows: Iterable[_Row], end: bytes | None, count: int, size: int) -> tuple[list[_Row], bool]: ...
 def read_rows(cursor: _Cursor, bound: bytes | None, reverse: bool, rows: int, size: int) -> tuple[list[_Row], bool]: ...
 
@@ -98,14 +77,34 @@ class MergedRows(Iterator[tuple[bytes, _Value_co]], Generic[_Value_co]):
     def __iter__(self) -> MergedRows[_Value_co]: ...
     def __next__(self) -> tuple[bytes, _Value_co]: ...
 
-@final
-class DecodedRows(Iterator[tuple[_Key_co, _Value_co]], Generic[_Key_co, _Value_co]):
+class Scan(Iterator[_Row_co], Generic[_Row_co]):
     def __init__(
-        self, rows: Iterable[_Row], decode_key: Callable[[bytes], _Key_co], decode: Callable[[bytes], _Value_co]
+        self,
+        rows: Iterable[Any],
+        decode_key: Callable[[Any], Any] | None = None,
+        decode: Callable[[Any], Any] | None = None,
     ) -> None: ...
-    def __iter__(self) -> DecodedRows[_Key_co, _Value_co]: ...
-    def __next__(self) -> tuple[_Key_co, _Value_co]: ...
+    @classmethod
+    def __class_getitem__(cls, item: Any, /) -> GenericAlias: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> _Row_co: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
     def close(self) -> None: ...
+
+@final
+class DiskRows:
+    def __init__(
+        self,
+        open: Callable[[], _Cursor],
+        follow: Callable[[Any, list[_Row], bytes | None, bytes | None, bool], Iterator[_Row]],
+        failed: Callable[[Exception], NoReturn],
+        most_rows: int,
+        most_bytes: int,
+    ) -> None: ...
+    def release(self) -> None: ...
+    def read(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[_Row]: ...
+    def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[_Row]: ...
 
 @final
 class TimedRows: ...
@@ -184,13 +183,3 @@ class StoredEntries:
     def __call__(self, key: Hashable) -> Any: ...
     def with_old(self, changes: Iterable[_AnyChange], send_old: bool) -> tuple[list[_AnyChange], list[Any]]: ...
     def write(self, changes: Iterable[_Change]) -> None: ...
-
-def plain_logger(
-    changelog: Changelog, task: _Task, encode: Callable[[_Value], bytes | None]
-) -> Callable[[bytes, _Value | None], bytes | None]: ...
-def timestamped_logger(
-    changelog: Changelog,
-    task: _Task,
-    encode: Callable[[_Value], bytes | None],
-    log_any: Callable[[bytes, object], bytes | None],
-) -> Callable[[bytes, object], bytes | None]: ...

@@ -1,6 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
 """The rows of a store in memory: those written between two commits, and the latest ones by time and key."""
 
+from types import GenericAlias
+
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next
@@ -13,7 +15,7 @@ from libc.string cimport memcmp, memcpy, memmove
 from penstock.kernel.sinks cimport Changelog
 
 cdef extern from "Python.h":
-    int64_t PyLong_AsLongLongAndOverflow(object, int *) except? -1
+    Py_ssize_t PY_SSIZE_T_MAX
 
 
 @cython.final
@@ -99,49 +101,64 @@ cdef class RowBuffer:
 
 
 @cython.final
-cdef class KeyValueHandle:
-    """A key-value store as a processor uses it: get and put are in C, the store does everything else.
+cdef class DiskRows:
+    """The rows of a RocksDB in order, as of its last commit.
 
-    encode_key, decode, log_value(key's bytes, value): of the store; the last returns the row. refused(value, error): may
-    raise a better error for a value that cannot be written.
+    open(): returns an iterator of RocksDB, the cursor. It stays open until release(): opening one costs more than reading
+    some rows. follow(cursor, rows, start, end, reverse): returns an iterator over the first rows of a scan and those from
+    the cursor's on, which belongs to the scan from now on. failed(error): raises the store's error for one of RocksDB's.
+    most_rows, most_bytes: what a scan reads at once.
     """
 
-    cdef object store, encode_key, decode, log_value, refused
-    cdef RowBuffer buffer
-
-    def __init__(self, store, RowBuffer buffer not None, encode_key, decode, log_value, refused):
-        self.store, self.buffer = store, buffer
-        self.encode_key, self.decode, self.log_value, self.refused = encode_key, decode, log_value, refused
-
-    def get(self, key):
-        """Return the value of a key, None if there is none. The object is the caller's own."""
-        if self.buffer is None:
-            return self.store.get(key)
-        return self.decode(self.buffer.row(<bytes?>self.encode_key(key)))
-
-    def put(self, key, value):
-        """Set the value of a key; None deletes it. The object stays the caller's own."""
-        cdef bytes row_key
-        if self.buffer is None:
-            self.store.put(key, value)
-            return
-        row_key = self.encode_key(key)
-        try:
-            row = self.log_value(row_key, value)
-        except Exception as error:
-            self.refused(value, error)
-            raise
-        self.buffer.set(row_key, row)
+    def __init__(self, open, follow, failed, Py_ssize_t most_rows, Py_ssize_t most_bytes):
+        self.open, self.follow, self.failed = open, follow, failed
+        self.most_rows, self.most_bytes = most_rows, most_bytes
 
     def release(self):
-        """Leave everything to the store, which is closed."""
-        self.buffer = None
+        """Close the cursor: it does not see what is committed from now on."""
+        self.cursor = None
 
-    def __getattr__(self, name):
-        return getattr(self.store, name)
+    cdef int seek(self, bytes start, bytes end, bint reverse) except -1:
+        """Move the cursor to the first row of a range; with reverse, to the last one."""
+        cursor = self.cursor
+        if cursor is None:
+            cursor = self.cursor = self.open()
+        if not reverse:
+            if start is None:
+                cursor.seek_to_first()
+            else:
+                cursor.seek(start)
+        elif end is None:
+            cursor.seek_to_last()
+        else:
+            cursor.seek_for_prev(end)
+            if cursor.key() == end:  # the end does not belong to the range
+                cursor.prev()
+        return 0
+
+    def read(self, bytes start, bytes end, bint reverse=False):
+        """Return the rows with start <= key < end in a list; None leaves a side open."""
+        self.seek(start, end, reverse)
+        try:
+            return read_rows(self.cursor, start if reverse else end, reverse, PY_SSIZE_T_MAX, PY_SSIZE_T_MAX)[0]
+        except Exception as error:
+            self.failed(error)
+
+    def scan(self, bytes start, bytes end, bint reverse=False):
+        """Return an iterator over the same rows, which reads most of them when they are asked for."""
+        self.seek(start, end, reverse)
+        cursor = self.cursor
+        try:
+            rows, more = read_rows(cursor, start if reverse else end, reverse, self.most_rows, self.most_bytes)
+        except Exception as error:
+            self.failed(error)
+        if not more:
+            return iter(rows)
+        self.cursor = None  # it belongs to the scan now, and sees the rows as they were
+        return self.follow(cursor, rows, start, end, reverse)
 
 
-def read_rows(cursor, bytes bound, bint reverse, Py_ssize_t rows, Py_ssize_t size):
+cpdef tuple read_rows(cursor, bytes bound, bint reverse, Py_ssize_t rows, Py_ssize_t size):
     """Return rows from the cursor's on, and whether there may be more, which begin at the cursor.
 
     bound: the first key that is not read; with reverse, the last one that is. rows, size: limits of rows and bytes.
@@ -181,6 +198,19 @@ def next_rows(rows, bytes end, Py_ssize_t count, Py_ssize_t size):
         if len(found) == count or size <= 0:
             return found, True
     return found, False
+
+
+def after(bytes prefix not None):
+    """Return the first key after all keys with this prefix; None if there is none (Kafka: BytesUtils.increment)."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(prefix)
+    while size and <unsigned char>PyBytes_AS_STRING(prefix)[size - 1] == 0xFF:
+        size -= 1
+    if not size:
+        return None
+    following = PyBytes_FromStringAndSize(NULL, size)
+    memcpy(PyBytes_AS_STRING(following), PyBytes_AS_STRING(prefix), size)
+    PyBytes_AS_STRING(following)[size - 1] += 1
+    return following
 
 
 cdef int compare(bytes left, bytes right) noexcept:
@@ -307,25 +337,45 @@ cdef class MergedRows:
         return row
 
 
-@cython.final
-cdef class DecodedRows:
-    """The rows of a scan as (decode_key(key), decode(row)), each decoded when it is asked for."""
+cdef class Scan:
+    """The rows of a scan, read one by one, until it is closed.
 
-    def __init__(self, rows, decode_key, decode):
+    decode_key, decode: applied to the key and the value of a row when it is asked for; None if they change nothing.
+    """
+
+    def __init__(self, rows, decode_key=None, decode=None):
         self.rows = iter(rows)
-        self.decode_key = decode_key
-        self.decode = decode
+        self.decode_key, self.decode = decode_key, decode
+
+    __class_getitem__ = classmethod(GenericAlias)
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        cdef tuple row = <tuple?>next(self.rows)
-        return self.decode_key(row[0]), self.decode(row[1])
+        cdef tuple row
+        found = next(self.rows)
+        if self.decode_key is None and self.decode is None:
+            return found
+        row = <tuple?>found
+        key, value = row[0], row[1]
+        return (
+            key if self.decode_key is None else self.decode_key(key),
+            value if self.decode is None else self.decode(value),
+        )
 
-    def close(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    cpdef close(self):
         """Release the rows; there are no more."""
-        self.rows = iter(())
+        rows, self.rows = self.rows, NO_ROWS
+        close = getattr(rows, "close", None)
+        if close is not None:
+            close()
 
 
 cdef bytes value_of(bytes row, int64_t *time):
@@ -357,6 +407,8 @@ cdef enum:
     PARTS = 4
     USEFUL = 8
 
+#: The rows of a closed scan.
+cdef object NO_ROWS = iter(())
 #: What LatestRows.get returns for a row that may be on disk.
 NOT_KNOWN = object()
 
@@ -863,36 +915,3 @@ cdef class StoredEntries:
                 self.segments.put(log_key, time, row)
             else:
                 self.latest.set_row(<bytes>(<tuple>key)[0], time, self.second(<tuple>key), log_key, row)
-
-
-def plain_logger(Changelog changelog not None, task, encode):
-    """See _log_plain in statestore/stores/values.py."""
-
-    def log_value(key, value):
-        data = None if value is None else encode(value)
-        changelog.write(key, data, task.timestamp)
-        return data
-
-    return log_value
-
-
-def timestamped_logger(Changelog changelog not None, task, encode, log_any):
-    """See _log_timestamped in statestore/stores/values.py. log_any: the same in Python, for unusual timestamps."""
-
-    def log_value(key, value):
-        cdef int overflow = 0
-        cdef int64_t time
-        if value is None:
-            changelog.write(key, None, task.timestamp)
-            return None
-        if not isinstance(value, tuple) or len(<tuple>value) != 2 or type((<tuple>value)[1]) is not int:
-            return log_any(key, value)
-        time = PyLong_AsLongLongAndOverflow((<tuple>value)[1], &overflow)
-        data = None if overflow else encode((<tuple>value)[0])
-        if type(data) is not bytes:
-            return log_any(key, value)
-        row = timed(time, <bytes>data)
-        changelog.write(key, data, time)
-        return row
-
-    return log_value

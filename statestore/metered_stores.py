@@ -7,7 +7,7 @@ these methods, too, in place of reading rows in compiled code. Times in ns, as i
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial, wraps
 from itertools import count
 from time import perf_counter_ns
@@ -265,13 +265,9 @@ class _MeteredIterator(StoreIterator[T]):
         self._end.atexit = False
 
     @override
-    def __iter__(self) -> Iterator[T]:
-        return self  # the rows below would not report their end
-
-    @override
     def __next__(self) -> T:
         try:
-            return next(self._rows)
+            return super().__next__()
         except StopIteration:
             self._end()
             raise

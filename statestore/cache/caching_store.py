@@ -42,6 +42,7 @@ from ..rows.bytes_store import BytesStore, RawRow, Row, merge
 from ..stores.key_value_store import TaskKeyValueStore
 from ..stores.segments import Segments
 from ..stores.state_store import LONG, StateStore, StoreSerdes
+from ..stores.store_iterator import StoreIterator
 from ..stores.values import TIMESTAMPED, Values, converted
 from .thread_cache import Changed, ThreadCache
 
@@ -385,14 +386,14 @@ class CachingKeyValueStore(CachingStore, TaskKeyValueStore):
     def _write_entry(self, key: bytes, held: object) -> None:
         self.rows.put(key, self.values.log_held(key, held))
 
-    def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[object, object]]:
+    def _decoded(self, rows: Iterator[Row]) -> StoreIterator[tuple[Any, Any]]:
         decoded = super()._decoded(rows)
         if not self.builder.plain_values:
             return decoded
         # The rows have no timestamps, but the cache has them.
         get_cell, key_of, read = self._cache.entries.get, self.serdes.encode_key, self.values.read
         cached = ((key, get_cell(key_of(key), (None,))[VALUE], value) for key, value in decoded)
-        return ((key, value if held is None else read(held)) for key, held, value in cached)
+        return StoreIterator((key, value if held is None else read(held)) for key, held, value in cached)
 
     def _scan(self, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[Row]:
         return merge(self.rows.scan(start, end, reverse), self._dirty_rows(start, end, reverse), reverse)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Generic, NoReturn, TypeVar
 
+from penstock.kernel.rows import Scan
 from penstock.topology.context.store_types import Closeable, Rows
 from penstock.topology.errors import InvalidStateStoreError
 
@@ -16,34 +17,18 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class StoreIterator(Closeable, Iterator[T]):
+class StoreIterator(Scan[T], Closeable):
     """The rows of a scan, as of its creation, read one by one. Exhaust or close it, because it holds a RocksDB
     iterator.
 
-    rows: a generator, or an iterator without resources. After close() there are no more rows.
+    After close() there are no more rows.
     """
 
-    __slots__ = ("_rows",)
-
-    def __init__(self, rows: Iterator[T]) -> None:
-        self._rows = rows
-
-    def __iter__(self) -> Iterator[T]:
-        return self._rows  # so a loop makes no extra call per row
-
-    def __next__(self) -> T:
-        return next(self._rows)
+    __slots__ = ()
 
     def mapped(self, function: Callable[[T], U]) -> StoreIterator[U]:
         """Return the results of a function for the rows; closing it closes these."""
         return StoreIterator(_Mapped(function, self))
-
-    def close(self) -> None:
-        """Release the iterator below."""
-        close = getattr(self._rows, "close", None)
-        self._rows = iter(())
-        if close is not None:
-            close()
 
 
 class _Mapped(Iterator[U], Generic[T, U]):
