@@ -15,6 +15,7 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
 from libc.stdlib cimport free, malloc, qsort
 
 from penstock.kernel.aggregates cimport aggregated
+from penstock.kernel.conversions cimport converted
 from penstock.kernel.flat_dict cimport is_flat
 from penstock.kernel.rows cimport StoredEntries, TimedRows, data_of
 
@@ -547,7 +548,7 @@ cdef class CellUpdates:
         """As read()."""
         if self.native is dict and type(held) is dict:
             return (<dict>held).copy()
-        return held if self.read is None else self.read(held)
+        return held if self.read is None else converted(self.read, held)
 
     cdef bint put_new(self, Cell cell, new, newest, timestamp, headers, message) except -1:
         if self.native is dict and Py_REFCNT(new) == 1 and is_flat(new):

@@ -5,6 +5,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t
 
+from penstock.kernel.conversions cimport converted
 from penstock.kernel.named_tuples cimport tuple_of_four
 from penstock.kernel.nodes cimport RecordContext
 from penstock.kernel.rows cimport RowBuffer, timed
@@ -65,7 +66,7 @@ cdef class ValueLogger:
             self.changelog.write(key, None, self.task.timestamp)
             return None
         if self.log_any is None:
-            data = value if self.encode is None else self.encode(value)
+            data = value if self.encode is None else converted(self.encode, value)
             self.changelog.write(key, data, self.task.timestamp)
             return data
         if not isinstance(value, tuple) or len(<tuple>value) != 2 or type((<tuple>value)[1]) is not int:
@@ -74,7 +75,7 @@ cdef class ValueLogger:
         time = PyLong_AsLongLongAndOverflow((<tuple>value)[1], &overflow)
         if overflow or plain is None:
             return self.log_any(key, value)
-        data = plain if self.encode is None else self.encode(plain)
+        data = plain if self.encode is None else converted(self.encode, plain)
         if type(data) is not bytes:
             return self.log_any(key, value)
         row = timed(time, <bytes>data)
@@ -122,7 +123,7 @@ cdef class KeyValueCalls:
         if self.decode is None or (row is None and not self.decodes_none):
             found = row
         else:
-            found = self.decode(row)
+            found = converted(self.decode, row)
         if self.note is not None:
             self.note(found, key)
         return found

@@ -96,8 +96,9 @@ cdef class MergedRows:
     cdef bint reverse
 
 
-cdef class Scan:
-    cdef object rows, decode_key, decode
+cdef class StoreIterator:
+    cdef object rows, decode_key, decode, show
+    cdef bint has_texts
 
     cpdef close(self)
 

@@ -8,6 +8,7 @@ from penstock.kernel.sinks import Changelog
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 _Row_co = TypeVar("_Row_co", covariant=True)
+_Result = TypeVar("_Result")
 _Value_co = TypeVar("_Value_co", covariant=True)
 _AnyChange = TypeVar("_AnyChange", bound=Sequence[object])
 
@@ -77,12 +78,13 @@ class MergedRows(Iterator[tuple[bytes, _Value_co]], Generic[_Value_co]):
     def __iter__(self) -> MergedRows[_Value_co]: ...
     def __next__(self) -> tuple[bytes, _Value_co]: ...
 
-class Scan(Iterator[_Row_co], Generic[_Row_co]):
+class StoreIterator(Iterator[_Row_co], Generic[_Row_co]):
     def __init__(
         self,
         rows: Iterable[Any],
         decode_key: Callable[[Any], Any] | None = None,
         decode: Callable[[Any], Any] | None = None,
+        show: Callable[[Any], Any] | None = None,
     ) -> None: ...
     @classmethod
     def __class_getitem__(cls, item: Any, /) -> GenericAlias: ...
@@ -90,6 +92,7 @@ class Scan(Iterator[_Row_co], Generic[_Row_co]):
     def __next__(self) -> _Row_co: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
+    def mapped(self, function: Callable[[_Row_co], _Result]) -> StoreIterator[_Result]: ...
     def close(self) -> None: ...
 
 @final

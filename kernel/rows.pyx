@@ -12,6 +12,9 @@ from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memmove
 
+from penstock.kernel.conversions cimport converted
+from penstock.kernel.messages cimport decode_text
+from penstock.kernel.messages import DECODE_TEXT
 from penstock.kernel.sinks cimport Changelog
 
 cdef extern from "Python.h":
@@ -216,13 +219,22 @@ def after(bytes prefix not None):
 cdef int compare(bytes left, bytes right) noexcept:
     """Return a negative number, 0 or a positive one: the order of two byte strings."""
     cdef Py_ssize_t left_size = PyBytes_GET_SIZE(left), right_size = PyBytes_GET_SIZE(right)
-    cdef int order = memcmp(PyBytes_AS_STRING(left), PyBytes_AS_STRING(right), min(left_size, right_size))
+    cdef uint64_t left_head, right_head
+    cdef int order
+    if left_size >= TIME_BYTES and right_size >= TIME_BYTES:  # 8 bytes at once, as a number, nearly always suffice
+        left_head = <uint64_t>read_time(PyBytes_AS_STRING(left))
+        right_head = <uint64_t>read_time(PyBytes_AS_STRING(right))
+        if left_head != right_head:
+            return -1 if left_head < right_head else 1
+    order = memcmp(PyBytes_AS_STRING(left), PyBytes_AS_STRING(right), min(left_size, right_size))
     return order if order else (left_size > right_size) - (left_size < right_size)
 
 
 cdef enum:
     # Keys per chunk after a split: small enough that an insertion moves a few KB, large enough that chunks are few.
     CHUNK = 512
+    # Keys that are looked at one after the other for the end of a range.
+    NEAR = 4
 
 
 cdef Py_ssize_t place_of(list keys, bytes key) noexcept:
@@ -235,6 +247,15 @@ cdef Py_ssize_t place_of(list keys, bytes key) noexcept:
         else:
             high = middle
     return low
+
+
+cdef Py_ssize_t end_of(list keys, Py_ssize_t start, bytes end) noexcept:
+    """Return the place of the first key from start on that is not less than end; most are near."""
+    cdef Py_ssize_t place
+    for place in range(start, min(start + NEAR, <Py_ssize_t>len(keys))):
+        if compare(<bytes>keys[place], end) >= 0:
+            return place
+    return max(start, place_of(keys, end))
 
 
 @cython.final
@@ -291,7 +312,7 @@ cdef class SortedKeys:
             low = place_of(chunk, start) if i == first and start is not None else 0
             high = len(chunk)
             if end is not None and compare(<bytes>self.maxes[i], end) >= 0:
-                high = max(low, place_of(chunk, end))
+                high = end_of(chunk, low, end)
             found += chunk[low:high]
             if high < len(chunk):
                 break
@@ -337,15 +358,17 @@ cdef class MergedRows:
         return row
 
 
-cdef class Scan:
-    """The rows of a scan, read one by one, until it is closed.
+cdef class StoreIterator:
+    """The rows of a scan, as of its creation, read one by one. Exhaust or close it, because it holds a RocksDB iterator.
 
-    decode_key, decode: applied to the key and the value of a row when it is asked for; None if they change nothing.
+    decode_key, decode: applied to the key and the value of a row when it is asked for; None if they change nothing. show:
+    applied to the whole row, see mapped(). After close() there are no more rows.
     """
 
-    def __init__(self, rows, decode_key=None, decode=None):
+    def __init__(self, rows, decode_key=None, decode=None, show=None):
         self.rows = iter(rows)
-        self.decode_key, self.decode = decode_key, decode
+        self.decode_key, self.decode, self.show = decode_key, decode, show
+        self.has_texts = decode_key is DECODE_TEXT
 
     __class_getitem__ = classmethod(GenericAlias)
 
@@ -355,14 +378,19 @@ cdef class Scan:
     def __next__(self):
         cdef tuple row
         found = next(self.rows)
-        if self.decode_key is None and self.decode is None:
-            return found
-        row = <tuple?>found
-        key, value = row[0], row[1]
-        return (
-            key if self.decode_key is None else self.decode_key(key),
-            value if self.decode is None else self.decode(value),
-        )
+        if self.decode_key is not None or self.decode is not None:
+            row = <tuple?>found
+            key, value = row[0], row[1]
+            if self.has_texts:
+                key = decode_text(<bytes?>key)
+            elif self.decode_key is not None:
+                key = converted(self.decode_key, key)
+            found = key, (value if self.decode is None else converted(self.decode, value))
+        return found if self.show is None else self.show(found)
+
+    def mapped(self, function):
+        """Return the results of a function for the rows; closing it closes these."""
+        return StoreIterator(self, None, None, function)
 
     def __enter__(self):
         return self
@@ -371,7 +399,7 @@ cdef class Scan:
         self.close()
 
     cpdef close(self):
-        """Release the rows; there are no more."""
+        """Release the rows; there are no more. Closing twice does nothing."""
         rows, self.rows = self.rows, NO_ROWS
         close = getattr(rows, "close", None)
         if close is not None:
@@ -837,11 +865,11 @@ cdef class StoredEntries:
         """Return the entry that a cache holds for a row."""
         cdef int64_t number, time
         if not self.timestamped:
-            return row if self.from_bytes is None else self.from_bytes(row)
+            return row if self.from_bytes is None else converted(self.from_bytes, row)
         if self.read_long(row, &number, &time):
             return number, time
         value = PyBytes_FromStringAndSize(PyBytes_AS_STRING(row) + TIME_BYTES, PyBytes_GET_SIZE(row) - TIME_BYTES)
-        return (value if self.from_bytes is None else self.from_bytes(value)), read_time(PyBytes_AS_STRING(row))
+        return (value if self.from_bytes is None else converted(self.from_bytes, value)), read_time(PyBytes_AS_STRING(row))
 
     cdef bytes written(self, held):
         """Return the bytes of a held value."""
@@ -849,7 +877,7 @@ cdef class StoredEntries:
             data = PyBytes_FromStringAndSize(NULL, TIME_BYTES)
             write_time(PyBytes_AS_STRING(data), held)
             return data
-        return <bytes?>(held if self.to_bytes is None else self.to_bytes(held))
+        return <bytes?>(held if self.to_bytes is None else converted(self.to_bytes, held))
 
     def with_old(self, changes, bint send_old):
         """Return the changes, without deletions of rows that do not exist, and the stored values (send_old False: None each)."""

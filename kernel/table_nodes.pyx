@@ -7,6 +7,7 @@ from libc.stdint cimport int64_t
 from penstock.kernel.aggregates cimport Adder, aggregated
 from penstock.kernel.cells cimport CellTable, CellUpdates
 from penstock.kernel import cells
+from penstock.kernel.conversions cimport converted
 from penstock.kernel.nodes cimport (
     NEEDS_BYTES,
     READS,
@@ -165,7 +166,7 @@ cdef class StoredRows(Rows):
         return found
 
     cdef object decoded(self, row):
-        return row if self.decode is None else self.decode(row)
+        return row if self.decode is None else converted(self.decode, row)
 
     cdef int count(self, Node node, key, int64_t timestamp, headers) except -1:
         cdef bytes row_key = self.key_bytes(key)
@@ -231,7 +232,7 @@ cdef class StoredRows(Rows):
         return new if self.exact is None or as_it_is or type(new) is self.exact_type else self.exact(new)
 
     cdef object encoded(self, new):
-        return new if self.encode is None else self.encode(new)
+        return new if self.encode is None else converted(self.encode, new)
 
     cdef object read_back(self, Node node, new, data, bint as_it_is):
         """Return what goes on for a value that has been written as data."""
@@ -265,7 +266,7 @@ cdef class StoredRows(Rows):
 
     def write(self, bytes row_key not None, value, int64_t timestamp, headers):
         """Write a row, None to delete it; nothing goes on."""
-        data = value if value is None or self.encode is None else self.encode(value)
+        data = value if value is None or self.encode is None else converted(self.encode, value)
         self.write_bytes(row_key, data, timestamp, headers)
 
     cdef int use_of_key(self, Node node, serde) except -1:
@@ -364,12 +365,12 @@ cdef class RowGetter:
                 return self.get(key_of(key))
             if found is None or self.read is None:
                 return found
-            return self.read((<tuple?>found)[0]), (<tuple>found)[1]
+            return converted(self.read, (<tuple?>found)[0]), (<tuple>found)[1]
         if self.buffer is not None:
             found = self.buffer.find(self.bytes_of(key))
             if found is None:
                 return None
-            return (found if self.read is None else self.read(found)), self.buffer.row_time
+            return (found if self.read is None else converted(self.read, found)), self.buffer.row_time
         return self.get(key_of(key))
 
     cdef object data(self, key, int64_t *time):
@@ -813,9 +814,9 @@ cdef class FlushedChanges:
                     at = key.end
                 if not self.keeps_headers:
                     headers = None
-            new = held if held is None or self.read is None else self.read(held)
+            new = held if held is None or self.read is None else converted(self.read, held)
             if old is not None and self.read is not None:
-                old = self.read(old)
+                old = converted(self.read, old)
             if self.bytes_serde is not None:
                 task.written_value, task.written_serde, task.written_data = new, self.bytes_serde, held
             else:

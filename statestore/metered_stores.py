@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from penstock.kernel.nodes import Tally
+from penstock.kernel.rows import StoreIterator
 from penstock.topology.context.store_interfaces import StoreBackend, StoreKind
 from penstock.topology.context.tallies import STORE_GROUP, Tallies, average_and_maximum, extremes
 from penstock.topology.context.task_context import TaskContext
@@ -25,7 +26,6 @@ from .stores.key_value_store import TaskKeyValueStore
 from .stores.list_value_store import ListValueStore
 from .stores.segmented_stores import TaskSessionStore, TaskWindowStore
 from .stores.state_store import StateStore
-from .stores.store_iterator import StoreIterator
 from .stores.versioned_store import VersionedStore
 
 S = TypeVar("S")

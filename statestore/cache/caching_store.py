@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from penstock.kernel.cells import Cell
 from penstock.kernel.nodes import Node
-from penstock.kernel.rows import StoredEntries
+from penstock.kernel.rows import StoredEntries, StoreIterator
 from penstock.kernel.sinks import Changelog
 from penstock.kernel.table_nodes import FlushedChanges
 from penstock.topology.context.store_interfaces import (
@@ -42,7 +42,6 @@ from ..rows.bytes_store import BytesStore, RawRow, Row, merge
 from ..stores.key_value_store import TaskKeyValueStore
 from ..stores.segments import Segments
 from ..stores.state_store import LONG, StateStore, StoreSerdes
-from ..stores.store_iterator import StoreIterator
 from ..stores.values import TIMESTAMPED, Values, converted
 from .thread_cache import Changed, ThreadCache
 

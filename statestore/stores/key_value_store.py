@@ -12,7 +12,7 @@ from zlib import crc32
 from typing_extensions import override
 
 from penstock.kernel.processors import KeyValueCalls
-from penstock.kernel.rows import after
+from penstock.kernel.rows import StoreIterator, after
 from penstock.topology.context.processor_wrapper import KEY
 from penstock.topology.context.store_interfaces import NodeRows, StoreBuilder, StoreKind
 from penstock.topology.context.task_context import TaskContext
@@ -29,7 +29,6 @@ from .state_store import (
     plain_rows,
     timestamped_rows,
 )
-from .store_iterator import StoreIterator
 from .values import LogValue, Values, refused, rows_for_nodes
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.kernel.codecs import nullable
-from penstock.kernel.codecs import timestamped_decoder as compiled_decoder
+from penstock.kernel.codecs import TimestampedDecoder, nullable
 from penstock.kernel.processors import ValueLogger
 from penstock.kernel.sinks import Changelog
 from penstock.topology.context.store_interfaces import NodeRows, StoreBuilder, StoreKind
@@ -234,7 +233,7 @@ def timestamped_decoder(decode_value: Decode, plain_values: bool = False) -> Dec
     def decode_plain(data: bytes | None) -> object:
         return None if data is None else _new(ValueAndTimestamp, (decode_value(data), NO_TIMESTAMP))
 
-    return decode_plain if plain_values else compiled_decoder(direct(decode_value), ValueAndTimestamp)
+    return decode_plain if plain_values else TimestampedDecoder(direct(decode_value), ValueAndTimestamp)
 
 
 def _timestamped_holder(hold_plain: Callable[[Any], Any]) -> Callable[[Any], object]:

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernel.rows import DiskRows, MergedRows, SortedKeys, read_rows
+from penstock.kernel.rows import DiskRows, MergedRows, SortedKeys, StoreIterator, read_rows
 from penstock.statestore.rows.bytes_store import RawRow, Row
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
-from penstock.statestore.stores.store_iterator import StoreIterator
 
 BYTES = st.binary(max_size=3)
 BOUND = st.none() | BYTES
@@ -125,3 +124,27 @@ def test_rows_are_decoded_one_by_one_until_the_iterator_is_closed() -> None:
     assert decoded == [b"1", b"2"]
     with pytest.raises(ValueError, match="invalid literal"):
         next(StoreIterator(rows, bytes.decode, decode))
+
+
+def test_rows_are_shown_by_a_function_and_closed_with_its_results() -> None:
+    rows: StoreIterator[tuple[str, int]] = StoreIterator(iter([(b"a", b"1"), (b"b", b"2")]), bytes.decode, int)
+    with rows.mapped(lambda row: row[1] + 1) as shown:
+        assert next(shown) == 2
+    assert (list(rows), list(shown)) == ([], [])
+    assert list(StoreIterator([3, 4]).mapped(str).mapped(len)) == [1, 1]
+
+
+def test_closing_rows_closes_the_generator_that_makes_them() -> None:
+    closed: list[bool] = []
+
+    def made() -> Iterator[int]:
+        try:
+            yield from range(9)
+        finally:
+            closed.append(True)
+
+    rows: StoreIterator[int] = StoreIterator(made())
+    assert next(rows) == 0
+    rows.close()
+    rows.close()
+    assert (list(rows), closed) == ([], [True])

@@ -9,8 +9,9 @@ from typing import Any, ClassVar, TypeVar
 
 from typing_extensions import override
 
-from penstock.kernel.codecs import Rewriter, guarded, windowed_decoder, windowed_written
+from penstock.kernel.codecs import Rewriter, windowed_decoder, windowed_written
 from penstock.kernel.codecs import windowed_encoder as compiled_encoder
+from penstock.kernel.conversions import Guarded
 
 from ..common.durations import Duration, to_millis
 from ..errors import SerializationError
@@ -108,7 +109,7 @@ class WindowedSerde(OuterSerde[Windowed]):
 
         read_inner = direct(inner) or inner
         made = windowed_decoder(decode, read_inner, size, self.window_size_ms, self.window_end, Windowed)
-        return nullable(guarded(made, refusal(repr(self), "read")))
+        return nullable(Guarded(made, refusal(repr(self), "read")))
 
     @override
     def open_part(self) -> str | None:
@@ -178,7 +179,7 @@ def windowed_encoder(to_key: ToBytes, times: tuple[int, ...]) -> Callable[[Any],
 
     inner = direct(to_key)
     made = compiled_encoder(encode, inner, times)
-    checked: Callable[[Any], bytes] = guarded(made, refusal("A serde of windowed keys", "write"))
+    checked: Callable[[Any], bytes] = Guarded(made, refusal("A serde of windowed keys", "write"))
     return checked
 
 
@@ -246,7 +247,7 @@ class ChangedSerde(OuterSerde[Change]):
                 return old + b"\x00"
             return write_varint(len(new)) + new + old + b"\x02"
 
-        checked: ToBytes = guarded(serialize, refusal(repr(self), "write"))
+        checked: ToBytes = Guarded(serialize, refusal(repr(self), "write"))
         return checked
 
     @override
@@ -265,7 +266,7 @@ class ChangedSerde(OuterSerde[Change]):
             length, at = read_varint(body)
             return _new(Change, (inner(body[at : at + length]), inner(body[at + length :]), is_latest))
 
-        checked: FromBytes = guarded(deserialize, refusal(repr(self), "read"))
+        checked: FromBytes = Guarded(deserialize, refusal(repr(self), "read"))
         return checked
 
 
