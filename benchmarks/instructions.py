@@ -45,6 +45,8 @@ SCENARIOS: dict[str, tuple[Callable[[], Topology], int]] = {
     "map-filter": (topologies.map_filter, CACHE_BYTES),
     "table-join": (topologies.table_join, CACHE_BYTES),
     "processor": (topologies.processor, CACHE_BYTES),
+    "prefix-scan": (topologies.prefix_scan, CACHE_BYTES),
+    "range-scan": (topologies.range_scan, CACHE_BYTES),
     "window-suppress": (topologies.window_suppress, CACHE_BYTES),
     "session": (topologies.session, CACHE_BYTES),
     "session-uncached": (topologies.session, 0),

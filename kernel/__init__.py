@@ -1,11 +1,12 @@
 """The compiled kernel: the work per record, in C. docs/kernel.md explains it.
 
-codecs: serializers that check what they write. avro: Avro records as dicts, and back. cells: cells of record caches.
-rows: rows of stores between two commits. messages: records as they are read. nodes, table_nodes, window_nodes,
-foreign_key_nodes: the nodes of a topology. aggregates: those of penstock.agg. processors: the records of user-written
-processors. record_batches: responses to Fetch requests. sinks: from objects to a producer's records.
-record_accumulator: batches for Produce requests. buffers: memory that is reused for the next record. sorted_tables:
-rows in Spark's state. columns: rows as the buffers of Arrow arrays. buffered_changes: what suppress holds back.
+conversions: functions that it calls in C. codecs: serializers that check what they write. avro: Avro records as dicts,
+and back. cells: cells of record caches. rows: rows of stores between two commits. messages: records as they are read.
+nodes, table_nodes, window_nodes, foreign_key_nodes: the nodes of a topology. aggregates: those of penstock.agg.
+processors: what user-written processors call. record_batches: responses to Fetch requests. sinks: from objects to a
+producer's records. record_accumulator: batches for Produce requests. buffers: memory that is reused for the next
+record. sorted_tables: rows in Spark's state. columns: rows as the buffers of Arrow arrays. buffered_changes: what
+suppress holds back.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if __name__ != "penstock.kernel":
     raise ImportError("import penstock.kernel, not kernel: run `pip install -e .` first")
 
 MODULES = (
+    "conversions",
     "codecs",
     "avro",
     "buffers",

@@ -17,6 +17,7 @@ from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcpy
 
 from penstock.kernel.aggregates cimport aggregated
+from penstock.kernel.conversions cimport converted
 from penstock.kernel.flat_dict cimport is_flat
 from penstock.kernel.rows cimport ChangedRows, StoredEntries, TimedRows, changed_row, data_of
 
@@ -617,7 +618,7 @@ cdef class CellUpdates:
         """As read()."""
         if self.native is dict and type(held) is dict:
             return (<dict>held).copy()
-        return held if self.read is None else self.read(held)
+        return held if self.read is None else converted(self.read, held)
 
     cdef bint put_new(self, Cell cell, new, int64_t newest, int64_t timestamp, headers, message) except -1:
         if self.native is dict and Py_REFCNT(new) == 1 and is_flat(new):

@@ -1,6 +1,8 @@
 from collections.abc import Callable
-from typing import Any, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 from uuid import UUID
+
+from penstock.kernel.conversions import Conversion
 
 _Value = TypeVar("_Value")
 _Result = TypeVar("_Result")
@@ -10,11 +12,8 @@ _Primary = TypeVar("_Primary")
 _Held = dict[str, object] | bytes
 
 def checked_json(
-    dumps: Callable[[_Value], bytes], look_again: Callable[[_Value, bytes | None, TypeError | None], bytes]
+    dumps: Callable[[_Value], bytes], look_again: Callable[[_Value, bytes | None, TypeError | None], bytes], fits: bool
 ) -> Callable[[_Value], bytes]: ...
-def guarded(
-    function: Callable[[_Value], _Result], refuse: Callable[[_Value, Exception], object]
-) -> Callable[[_Value], _Result]: ...
 SIZES: dict[str, int]
 
 def number_encoder(
@@ -66,11 +65,14 @@ class Rewriter:
     def copy(self) -> Rewriter: ...
 
 def nullable(function: Callable[[_Value], _Result]) -> Callable[[_Value | None], _Result | None]: ...
-def timestamped_decoder(
-    decode: Callable[[bytes], object], row: type[_Result]
-) -> Callable[[bytes | None], _Result | None]: ...
+
+@final
+class TimestampedDecoder(Conversion, Generic[_Result]):
+    def __init__(self, decode: Callable[[bytes], object] | None, row: type[_Result]) -> None: ...
+    def __call__(self, value: bytes | None) -> _Result | None: ...
+
 def required(
-    to_bytes: Callable[[_Value], bytes | None], refusal: Callable[[], Exception]
+    to_bytes: Callable[[_Value], bytes | None], takes_none: bool, refusal: Callable[[], Exception]
 ) -> Callable[[_Value], bytes]: ...
 def join_parts(
     timestamp: int,

@@ -4,13 +4,14 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Next
 from cpython.object cimport PyObject_GenericSetAttr
-from cpython.ref cimport PyObject
+from cpython.ref cimport Py_DECREF, PyObject
 from libc.math cimport isfinite
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from uuid import UUID, SafeUUID
 
+from penstock.kernel.conversions cimport Conversion, PyObject_CallOneArg, converted, raise_error
 from penstock.kernel.flat_dict cimport is_flat
 from penstock.kernel.named_tuples cimport tuple_of_five, tuple_of_four, tuple_of_three, tuple_of_two
 from penstock.kernel.rows cimport TIME_BYTES, read_time
@@ -33,36 +34,31 @@ cdef enum:
     SAME_AS_PRIOR = -2
 
 
-def checked_json(dumps, look_again):
+def checked_json(dumps, look_again, bint fits):
     """Return dumps with a second look at values that it may have changed, or that it refused.
 
     dumps writes NaN as null, so JSON without a null needs no second look. look_again(value, data, error) returns JSON or
-    raises; data is what dumps wrote, or None with the error that it raised. orjson's bytes occupy a block of 4 KB even if
-    they are few; the returned bytes occupy only what they need.
+    raises; data is what dumps wrote, or None with the error that it raised. fits: the bytes that dumps returns occupy only
+    what they need. orjson's occupy a block of 4 KB even if they are few, and are copied.
     """
     def serialize(value):
-        try:
-            data = <bytes?>dumps(value)
-        except TypeError as error:
-            return look_again(value, None, error)
+        cdef PyObject *found = PyObject_CallOneArg(dumps, value)
+        if found is NULL:
+            return look_after_error(value, look_again)
+        data = <bytes?><object>found
+        Py_DECREF(data)
         if has_null(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)) and not is_finite(value):
             return look_again(value, data, None)
-        return fitted(data)
+        return data if fits else fitted(data)
 
     return serialize
 
 
-def guarded(function, refuse):
-    """Return a serde's function that calls refuse(value, error) for whatever else it raises; see codecs.refusal."""
-    def call(value):
-        try:
-            return function(value)
-        except Exception as error:
-            refuse(value, error)
-            raise
-
-    call.__wrapped__ = function
-    return call
+cdef object look_after_error(value, look_again):
+    try:
+        raise_error()
+    except TypeError as error:
+        return look_again(value, None, error)
 
 
 #: By layouts of struct: the sizes of numbers that are not left to struct.
@@ -134,15 +130,15 @@ def private_dicts(encode, decode):
     def hold(value):
         if value is None:
             return None
-        return (<dict>value).copy() if is_flat(value) else encode(value)
+        return (<dict>value).copy() if is_flat(value) else converted(encode, value)
 
     def read(held):
         if held is None:
             return None
-        return (<dict>held).copy() if type(held) is dict else decode(held)
+        return (<dict>held).copy() if type(held) is dict else converted(decode, held)
 
     def bytes_of(held):
-        return encode(held) if type(held) is dict else held
+        return converted(encode, held) if type(held) is dict else held
 
     return hold, read, bytes_of
 
@@ -244,7 +240,7 @@ def windowed_encoder(encode, to_key, tuple times not None):
             return encode(windowed)
         key = (<tuple>windowed)[0]
         if to_key is not None and not (has_texts and is_ascii(key)):
-            key = to_key(key)
+            key = converted(to_key, key)
         if not find_bytes(key, &data, &size):
             return encode(windowed)
         made = PyBytes_FromStringAndSize(NULL, size + TIME_BYTES * len(times))
@@ -277,7 +273,7 @@ def windowed_decoder(decode, from_key, Py_ssize_t times_size, int64_t size_ms, w
                 end = TIME_MAX if start > TIME_MAX - size_ms else start + size_ms
         else:
             end, start = read_time(at), read_time(at + TIME_BYTES)
-        key = from_key(PyBytes_FromStringAndSize(PyBytes_AS_STRING(data), size))
+        key = converted(from_key, PyBytes_FromStringAndSize(PyBytes_AS_STRING(data), size))
         return tuple_of_three(windowed, key, start, end)
 
     return decode_windowed
@@ -327,8 +323,8 @@ cdef class Rewriter:
             return data
         if self.known is not None and data in self.known:
             return data
-        value = self.decode(data)
-        return None if value is None else self.encode(value)
+        value = converted(self.decode, data)
+        return None if value is None else converted(self.encode, value)
 
 
 cdef inline bint all_ascii(const char *data, Py_ssize_t size) noexcept:
@@ -367,30 +363,41 @@ cdef inline int hex_value(char digit) noexcept:
 def nullable(function):
     """Return a function that returns None for None, and otherwise the result of this one."""
     def call(value):
-        return None if value is None else function(value)
+        return None if value is None else converted(function, value)
 
     return call
 
 
-def timestamped_decoder(decode, type row):
-    """See statestore/stores/values.py; row: the type of the named tuple (value, timestamp) that is returned."""
-    def decode_row(bytes data):
+@cython.final
+cdef class TimestampedDecoder(Conversion):
+    """Reads rows, see timestamped_decoder in statestore/stores/values.py.
+
+    decode: for the bytes of a value, None if values are bytes. row: the type of the named tuple (value, timestamp).
+    """
+
+    cdef object decode
+    cdef type row
+
+    def __init__(self, decode, type row not None):
+        self.decode, self.row = decode, row
+
+    cdef object of(self, data):
         if data is None:
             return None
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(data) - TIME_BYTES
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(<bytes?>data) - TIME_BYTES
         if size < 0:
             raise ValueError(f"a row with a timestamp has at least {TIME_BYTES} bytes, not {len(data)}")
         cdef const char *at = PyBytes_AS_STRING(data)
-        value = decode(PyBytes_FromStringAndSize(at + TIME_BYTES, size))
-        return tuple_of_two(row, value, read_time(at))
+        value = PyBytes_FromStringAndSize(at + TIME_BYTES, size)
+        if self.decode is not None:
+            value = converted(self.decode, value)
+        return tuple_of_two(self.row, value, read_time(at))
 
-    return decode_row
 
-
-def required(to_bytes, refusal):
-    """Return to_bytes, but raise refusal() if it returns None."""
+def required(to_bytes, bint takes_none, refusal):
+    """Return to_bytes, but raise refusal() if it returns None. takes_none: it is called for None, too."""
     def encode(value):
-        data = to_bytes(value)
+        data = converted(to_bytes, value) if takes_none or value is not None else None
         if data is None:
             raise refusal()
         return data

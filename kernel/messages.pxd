@@ -10,6 +10,9 @@ cdef enum:
     ASCII = 127
 
 
+cpdef str decode_text(bytes data)
+
+
 cdef class Origin:
     cdef str topic
     cdef int32_t partition

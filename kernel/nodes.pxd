@@ -1,5 +1,7 @@
 from libc.stdint cimport int64_t
 
+from penstock.kernel.conversions cimport converted
+
 
 cdef class RecordContext:
     cdef public object message, headers, at, tracer, on_due
@@ -63,7 +65,7 @@ cdef inline bytes key_bytes_of(object key, object serde, object encode):
     if is_of(key, serde):
         return (<Key>key).data
     key = key_of(key)
-    return <bytes?>(key if encode is None else encode(key))
+    return <bytes?>(key if encode is None else converted(encode, key))
 
 
 cdef inline object written_data_of(RecordContext task, object value, object serde):

@@ -9,6 +9,7 @@ from libc.math cimport INFINITY
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 
 from penstock.kernel.codecs cimport Rewriter
+from penstock.kernel.conversions cimport converted
 from penstock.kernel.messages cimport Message
 from penstock.kernel.messages import DECODE_TEXT
 from penstock.kernel.named_tuples cimport tuple_of_four, tuple_of_three
@@ -101,7 +102,7 @@ cdef class Key:
 
     cdef object read(self):
         if not self.is_read:
-            self.value = self.reader.decode(self.data)
+            self.value = converted(self.reader.decode, self.data)
             if self.is_windowed:
                 self.value = tuple_of_three(WINDOWED, self.value, self.start, self.end)
             self.is_read = True
@@ -696,12 +697,12 @@ cdef class Source(Node):
         if self.rewriter is not None:
             data = self.rewriter.rewrite(<bytes?>key)
             return None if data is None else key_from(<bytes?>data, self.reader)
-        return key if self.to_key is None else self.to_key(key)
+        return key if self.to_key is None else converted(self.to_key, key)
 
     cdef inline object value(self, data):
         if data is None:
             return self.to_value(None) if self.values_may_be_none else None
-        return data if self.to_value is None else self.to_value(data)
+        return data if self.to_value is None else converted(self.to_value, data)
 
     cdef int fire(self, message, int64_t timestamp, headers) except -1:
         """Fire what is due before a record."""

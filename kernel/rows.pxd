@@ -8,7 +8,7 @@ cdef enum:
     TIME_BYTES = 8  # a row begins with its timestamp, big endian
 
 
-cdef inline int64_t read_time(const char *data) noexcept:
+cdef inline int64_t read_time(const char *data) noexcept nogil:
     cdef uint64_t time = 0
     cdef int i
     for i in range(TIME_BYTES):
@@ -97,8 +97,21 @@ cdef class MergedRows:
     cdef bint reverse
 
 
-cdef class DecodedRows:
-    cdef object rows, decode_key, decode
+cdef class StoreIterator:
+    cdef object rows, decode_key, decode, show
+    cdef bint has_texts
+
+    cpdef close(self)
+
+
+cdef class DiskRows:
+    cdef object open, follow, failed, cursor
+    cdef Py_ssize_t most_rows, most_bytes
+
+    cdef int seek(self, bytes start, bytes end, bint reverse) except -1
+
+
+cpdef tuple read_rows(cursor, bytes bound, bint reverse, Py_ssize_t rows, Py_ssize_t size)
 
 
 cdef class LatestRows:

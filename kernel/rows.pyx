@@ -1,6 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
 """The rows of a store in memory: those written between two commits, and the latest ones by time and key."""
 
+from types import GenericAlias
+
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next
@@ -10,10 +12,13 @@ from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy, memmove
 
+from penstock.kernel.conversions cimport converted
+from penstock.kernel.messages cimport decode_text
+from penstock.kernel.messages import DECODE_TEXT
 from penstock.kernel.sinks cimport Changelog
 
 cdef extern from "Python.h":
-    int64_t PyLong_AsLongLongAndOverflow(object, int *) except? -1
+    Py_ssize_t PY_SSIZE_T_MAX
     const char *data_at "PyBytes_AS_STRING"(PyObject *) noexcept nogil
     Py_ssize_t size_at "PyBytes_GET_SIZE"(PyObject *) noexcept nogil
 
@@ -101,49 +106,64 @@ cdef class RowBuffer:
 
 
 @cython.final
-cdef class KeyValueHandle:
-    """A key-value store as a processor uses it: get and put are in C, the store does everything else.
+cdef class DiskRows:
+    """The rows of a RocksDB in order, as of its last commit.
 
-    encode_key, decode, log_value(key's bytes, value): of the store; the last returns the row. refused(value, error): may
-    raise a better error for a value that cannot be written.
+    open(): returns an iterator of RocksDB, the cursor. It stays open until release(): opening one costs more than reading
+    some rows. follow(cursor, rows, start, end, reverse): returns an iterator over the first rows of a scan and those from
+    the cursor's on, which belongs to the scan from now on. failed(error): raises the store's error for one of RocksDB's.
+    most_rows, most_bytes: what a scan reads at once.
     """
 
-    cdef object store, encode_key, decode, log_value, refused
-    cdef RowBuffer buffer
-
-    def __init__(self, store, RowBuffer buffer not None, encode_key, decode, log_value, refused):
-        self.store, self.buffer = store, buffer
-        self.encode_key, self.decode, self.log_value, self.refused = encode_key, decode, log_value, refused
-
-    def get(self, key):
-        """Return the value of a key, None if there is none. The object is the caller's own."""
-        if self.buffer is None:
-            return self.store.get(key)
-        return self.decode(self.buffer.row(<bytes?>self.encode_key(key)))
-
-    def put(self, key, value):
-        """Set the value of a key; None deletes it. The object stays the caller's own."""
-        cdef bytes row_key
-        if self.buffer is None:
-            self.store.put(key, value)
-            return
-        row_key = self.encode_key(key)
-        try:
-            row = self.log_value(row_key, value)
-        except Exception as error:
-            self.refused(value, error)
-            raise
-        self.buffer.set(row_key, row)
+    def __init__(self, open, follow, failed, Py_ssize_t most_rows, Py_ssize_t most_bytes):
+        self.open, self.follow, self.failed = open, follow, failed
+        self.most_rows, self.most_bytes = most_rows, most_bytes
 
     def release(self):
-        """Leave everything to the store, which is closed."""
-        self.buffer = None
+        """Close the cursor: it does not see what is committed from now on."""
+        self.cursor = None
 
-    def __getattr__(self, name):
-        return getattr(self.store, name)
+    cdef int seek(self, bytes start, bytes end, bint reverse) except -1:
+        """Move the cursor to the first row of a range; with reverse, to the last one."""
+        cursor = self.cursor
+        if cursor is None:
+            cursor = self.cursor = self.open()
+        if not reverse:
+            if start is None:
+                cursor.seek_to_first()
+            else:
+                cursor.seek(start)
+        elif end is None:
+            cursor.seek_to_last()
+        else:
+            cursor.seek_for_prev(end)
+            if cursor.key() == end:  # the end does not belong to the range
+                cursor.prev()
+        return 0
+
+    def read(self, bytes start, bytes end, bint reverse=False):
+        """Return the rows with start <= key < end in a list; None leaves a side open."""
+        self.seek(start, end, reverse)
+        try:
+            return read_rows(self.cursor, start if reverse else end, reverse, PY_SSIZE_T_MAX, PY_SSIZE_T_MAX)[0]
+        except Exception as error:
+            self.failed(error)
+
+    def scan(self, bytes start, bytes end, bint reverse=False):
+        """Return an iterator over the same rows, which reads most of them when they are asked for."""
+        self.seek(start, end, reverse)
+        cursor = self.cursor
+        try:
+            rows, more = read_rows(cursor, start if reverse else end, reverse, self.most_rows, self.most_bytes)
+        except Exception as error:
+            self.failed(error)
+        if not more:
+            return iter(rows)
+        self.cursor = None  # it belongs to the scan now, and sees the rows as they were
+        return self.follow(cursor, rows, start, end, reverse)
 
 
-def read_rows(cursor, bytes bound, bint reverse, Py_ssize_t rows, Py_ssize_t size):
+cpdef tuple read_rows(cursor, bytes bound, bint reverse, Py_ssize_t rows, Py_ssize_t size):
     """Return rows from the cursor's on, and whether there may be more, which begin at the cursor.
 
     bound: the first key that is not read; with reverse, the last one that is. rows, size: limits of rows and bytes.
@@ -187,8 +207,27 @@ def next_rows(rows, bytes end, Py_ssize_t count, Py_ssize_t size):
 
 cdef inline int order_of(PyObject *left, PyObject *right) noexcept nogil:
     cdef Py_ssize_t left_size = size_at(left), right_size = size_at(right)
-    cdef int order = memcmp(data_at(left), data_at(right), min(left_size, right_size))
+    cdef uint64_t left_head, right_head
+    cdef int order
+    if left_size >= TIME_BYTES and right_size >= TIME_BYTES:  # 8 bytes at once, as a number, nearly always suffice
+        left_head, right_head = <uint64_t>read_time(data_at(left)), <uint64_t>read_time(data_at(right))
+        if left_head != right_head:
+            return -1 if left_head < right_head else 1
+    order = memcmp(data_at(left), data_at(right), min(left_size, right_size))
     return order if order else (left_size > right_size) - (left_size < right_size)
+
+
+def after(bytes prefix not None):
+    """Return the first key after all keys with this prefix; None if there is none (Kafka: BytesUtils.increment)."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(prefix)
+    while size and <unsigned char>PyBytes_AS_STRING(prefix)[size - 1] == 0xFF:
+        size -= 1
+    if not size:
+        return None
+    following = PyBytes_FromStringAndSize(NULL, size)
+    memcpy(PyBytes_AS_STRING(following), PyBytes_AS_STRING(prefix), size)
+    PyBytes_AS_STRING(following)[size - 1] += 1
+    return following
 
 
 cdef int compare(bytes left, bytes right) noexcept:
@@ -256,6 +295,8 @@ def in_order(dict rows not None):
 cdef enum:
     # Keys per chunk after a split: small enough that an insertion moves a few KB, large enough that chunks are few.
     CHUNK = 512
+    # Keys that are looked at one after the other for the end of a range.
+    NEAR = 4
 
 
 cdef Py_ssize_t place_of(list keys, bytes key) noexcept:
@@ -268,6 +309,15 @@ cdef Py_ssize_t place_of(list keys, bytes key) noexcept:
         else:
             high = middle
     return low
+
+
+cdef Py_ssize_t end_of(list keys, Py_ssize_t start, bytes end) noexcept:
+    """Return the place of the first key from start on that is not less than end; most are near."""
+    cdef Py_ssize_t place
+    for place in range(start, min(start + NEAR, <Py_ssize_t>len(keys))):
+        if compare(<bytes>keys[place], end) >= 0:
+            return place
+    return max(start, place_of(keys, end))
 
 
 @cython.final
@@ -324,7 +374,7 @@ cdef class SortedKeys:
             low = place_of(chunk, start) if i == first and start is not None else 0
             high = len(chunk)
             if end is not None and compare(<bytes>self.maxes[i], end) >= 0:
-                high = max(low, place_of(chunk, end))
+                high = end_of(chunk, low, end)
             found += chunk[low:high]
             if high < len(chunk):
                 break
@@ -370,25 +420,52 @@ cdef class MergedRows:
         return row
 
 
-@cython.final
-cdef class DecodedRows:
-    """The rows of a scan as (decode_key(key), decode(row)), each decoded when it is asked for."""
+cdef class StoreIterator:
+    """The rows of a scan, as of its creation, read one by one. Exhaust or close it, because it holds a RocksDB iterator.
 
-    def __init__(self, rows, decode_key, decode):
+    decode_key, decode: applied to the key and the value of a row when it is asked for; None if they change nothing. show:
+    applied to the whole row, see mapped(). After close() there are no more rows.
+    """
+
+    def __init__(self, rows, decode_key=None, decode=None, show=None):
         self.rows = iter(rows)
-        self.decode_key = decode_key
-        self.decode = decode
+        self.decode_key, self.decode, self.show = decode_key, decode, show
+        self.has_texts = decode_key is DECODE_TEXT
+
+    __class_getitem__ = classmethod(GenericAlias)
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        cdef tuple row = <tuple?>next(self.rows)
-        return self.decode_key(row[0]), self.decode(row[1])
+        cdef tuple row
+        found = next(self.rows)
+        if self.decode_key is not None or self.decode is not None:
+            row = <tuple?>found
+            key, value = row[0], row[1]
+            if self.has_texts:
+                key = decode_text(<bytes?>key)
+            elif self.decode_key is not None:
+                key = converted(self.decode_key, key)
+            found = key, (value if self.decode is None else converted(self.decode, value))
+        return found if self.show is None else self.show(found)
 
-    def close(self):
-        """Release the rows; there are no more."""
-        self.rows = iter(())
+    def mapped(self, function):
+        """Return the results of a function for the rows; closing it closes these."""
+        return StoreIterator(self, None, None, function)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    cpdef close(self):
+        """Release the rows; there are no more. Closing twice does nothing."""
+        rows, self.rows = self.rows, NO_ROWS
+        close = getattr(rows, "close", None)
+        if close is not None:
+            close()
 
 
 cdef bytes value_of(bytes row, int64_t *time):
@@ -420,6 +497,8 @@ cdef enum:
     PARTS = 4
     USEFUL = 8
 
+#: The rows of a closed scan.
+cdef object NO_ROWS = iter(())
 #: What LatestRows.get returns for a row that may be on disk.
 NOT_KNOWN = object()
 
@@ -942,7 +1021,7 @@ cdef class StoredEntries:
         """Return the entry that a cache holds for a row."""
         cdef int64_t time
         if not self.timestamped:
-            return row if self.from_bytes is None else self.from_bytes(row)
+            return row if self.from_bytes is None else converted(self.from_bytes, row)
         value = self.held_value(row, &time)
         return value, time
 
@@ -953,7 +1032,7 @@ cdef class StoredEntries:
             return number
         time[0] = read_time(PyBytes_AS_STRING(row))
         value = PyBytes_FromStringAndSize(PyBytes_AS_STRING(row) + TIME_BYTES, PyBytes_GET_SIZE(row) - TIME_BYTES)
-        return value if self.from_bytes is None else self.from_bytes(value)
+        return value if self.from_bytes is None else converted(self.from_bytes, value)
 
     cdef bytes written(self, held):
         """Return the bytes of a held value."""
@@ -961,7 +1040,7 @@ cdef class StoredEntries:
             data = PyBytes_FromStringAndSize(NULL, TIME_BYTES)
             write_time(PyBytes_AS_STRING(data), held)
             return data
-        return <bytes?>(held if self.to_bytes is None else self.to_bytes(held))
+        return <bytes?>(held if self.to_bytes is None else converted(self.to_bytes, held))
 
     def olds(self, ChangedRows changes not None, bint only_deleted):
         """Return the stored entries that changes replace, None where there is none. only_deleted: None for others, too."""
@@ -1041,36 +1120,3 @@ cdef class StoredEntries:
                 self.segments.put(log_key, time, row)
             else:
                 self.latest.set_row(<bytes>(<tuple>key)[0], time, self.second(<tuple>key), log_key, row)
-
-
-def plain_logger(Changelog changelog not None, task, encode):
-    """See _log_plain in statestore/stores/values.py."""
-
-    def log_value(key, value):
-        data = None if value is None else encode(value)
-        changelog.write(key, data, task.timestamp)
-        return data
-
-    return log_value
-
-
-def timestamped_logger(Changelog changelog not None, task, encode, log_any):
-    """See _log_timestamped in statestore/stores/values.py. log_any: the same in Python, for unusual timestamps."""
-
-    def log_value(key, value):
-        cdef int overflow = 0
-        cdef int64_t time
-        if value is None:
-            changelog.write(key, None, task.timestamp)
-            return None
-        if not isinstance(value, tuple) or len(<tuple>value) != 2 or type((<tuple>value)[1]) is not int:
-            return log_any(key, value)
-        time = PyLong_AsLongLongAndOverflow((<tuple>value)[1], &overflow)
-        data = None if overflow else encode((<tuple>value)[0])
-        if type(data) is not bytes:
-            return log_any(key, value)
-        row = timed(time, <bytes>data)
-        changelog.write(key, data, time)
-        return row
-
-    return log_value

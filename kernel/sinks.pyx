@@ -4,6 +4,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t
 
+from penstock.kernel.conversions cimport converted
 from penstock.kernel.murmur2 cimport partition_of
 
 
@@ -83,19 +84,19 @@ cdef class RecordSink:
         self.topic = topic
         self.to_key, self.keys_may_be_none = to_key, keys_may_be_none
         self.to_value, self.values_may_be_none = to_value, values_may_be_none
-        self.has_texts = getattr(to_key, "__wrapped__", to_key) is str.encode  # guarded, see codecs.pyx
+        self.has_texts = getattr(to_key, "__wrapped__", to_key) is str.encode  # it is Guarded
 
     cdef object key_bytes(self, key):
         """Return a key serialized, or an ASCII text as it is."""
         if self.to_key is None or (key is None and not self.keys_may_be_none) or (self.has_texts and is_ascii(key)):
             return key
-        return self.to_key(key)
+        return converted(self.to_key, key)
 
     cdef object value_bytes(self, value):
         """Return a value serialized."""
         if self.to_value is None or (value is None and not self.values_may_be_none):
             return value
-        return self.to_value(value)
+        return converted(self.to_value, value)
 
     cdef object put(self, key, bint has_key, value, bint has_value, int64_t timestamp, headers, int32_t partition):
         """Send a record and return None, or return the Exception if it cannot be serialized.

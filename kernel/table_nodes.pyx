@@ -7,6 +7,7 @@ from libc.stdint cimport int64_t
 from penstock.kernel.aggregates cimport ChangeAggregator, aggregated, needs_key
 from penstock.kernel.cells cimport CellTable, CellUpdates
 from penstock.kernel import cells
+from penstock.kernel.conversions cimport converted
 from penstock.kernel.nodes cimport (
     NEEDS_BYTES,
     READS,
@@ -165,7 +166,7 @@ cdef class StoredRows(Rows):
         return found
 
     cdef object decoded(self, row):
-        return row if self.decode is None else self.decode(row)
+        return row if self.decode is None else converted(self.decode, row)
 
     cdef int count(self, Node node, key, int64_t timestamp, headers) except -1:
         cdef bytes row_key = self.key_bytes(key)
@@ -231,7 +232,7 @@ cdef class StoredRows(Rows):
         return new if self.exact is None or as_it_is or type(new) is self.exact_type else self.exact(new)
 
     cdef object encoded(self, new):
-        return new if self.encode is None else self.encode(new)
+        return new if self.encode is None else converted(self.encode, new)
 
     cdef object read_back(self, Node node, new, data, bint as_it_is):
         """Return what goes on for a value that has been written as data."""
@@ -368,7 +369,7 @@ cdef class RowGetter:
         else:
             found = NOT_CACHED
         if found is not NOT_CACHED:
-            return found if found is NO_ROW or self.read is None else self.read(found)
+            return found if found is NO_ROW or self.read is None else converted(self.read, found)
         row = self.get(key_of(key))
         if row is None:
             return NO_ROW
@@ -842,9 +843,9 @@ cdef class FlushedChanges:
                     headers = None
             if self.timestamped and old is not None:
                 old = old[0]
-            new = held if held is None or self.read is None else self.read(held)
+            new = held if held is None or self.read is None else converted(self.read, held)
             if old is not None and self.read is not None:
-                old = self.read(old)
+                old = converted(self.read, old)
             if self.bytes_serde is not None:
                 task.written_value, task.written_serde, task.written_data = new, self.bytes_serde, held
             else:

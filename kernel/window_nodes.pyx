@@ -7,6 +7,7 @@ from libc.stdint cimport INT64_MAX, int64_t
 from libc.string cimport memcpy
 
 from penstock.kernel.aggregates cimport aggregated
+from penstock.kernel.conversions cimport converted
 from penstock.kernel.nodes cimport (
     NEEDS_BYTES,
     READS,
@@ -882,7 +883,7 @@ cdef class NonJoinedRecords:
         cdef bytes row_key = side_key(timestamp, self.left, key_bytes_of(key, self.key_serde, self.encode_key))
         self.tracker.min_time = min(timestamp, self.tracker.min_time)
         self.task.timestamp, self.task.headers = timestamp, headers
-        self.put(row_key, side_value(self.left, value if self.encode_value is None else self.encode_value(value)))
+        self.put(row_key, side_value(self.left, value if self.encode_value is None else converted(self.encode_value, value)))
         return 0
 
     cdef int remove_other(self, key, int64_t other_time, int64_t timestamp, headers) except -1:

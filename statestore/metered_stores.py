@@ -7,7 +7,7 @@ these methods, too, in place of reading rows in compiled code. Times in ns, as i
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial, wraps
 from itertools import count
 from time import perf_counter_ns
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from penstock.kernel.nodes import Tally
+from penstock.kernel.rows import StoreIterator
 from penstock.topology.context.store_interfaces import StoreBackend, StoreKind
 from penstock.topology.context.tallies import STORE_GROUP, Tallies, average_and_maximum, extremes
 from penstock.topology.context.task_context import TaskContext
@@ -25,7 +26,6 @@ from .stores.key_value_store import TaskKeyValueStore
 from .stores.list_value_store import ListValueStore
 from .stores.segmented_stores import TaskSessionStore, TaskWindowStore
 from .stores.state_store import StateStore
-from .stores.store_iterator import StoreIterator
 from .stores.versioned_store import VersionedStore
 
 S = TypeVar("S")
@@ -265,13 +265,9 @@ class _MeteredIterator(StoreIterator[T]):
         self._end.atexit = False
 
     @override
-    def __iter__(self) -> Iterator[T]:
-        return self  # the rows below would not report their end
-
-    @override
     def __next__(self) -> T:
         try:
-            return next(self._rows)
+            return super().__next__()
         except StopIteration:
             self._end()
             raise

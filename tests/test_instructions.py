@@ -18,6 +18,8 @@ LIMITS = {
     "map-filter": 1.1,
     "table-join": 1.6,
     "processor": 3.8,
+    "prefix-scan": 12.5,
+    "range-scan": 12.9,
     "window-suppress": 6.2,
     "session": 3.0,
     "session-uncached": 3.0,

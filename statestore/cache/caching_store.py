@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from penstock.kernel.cells import Cell
 from penstock.kernel.nodes import Node
-from penstock.kernel.rows import ChangedRows, StoredEntries
+from penstock.kernel.rows import ChangedRows, StoredEntries, StoreIterator
 from penstock.kernel.sinks import Changelog
 from penstock.kernel.table_nodes import FlushedChanges
 from penstock.topology.context.store_interfaces import (
@@ -388,14 +388,14 @@ class CachingKeyValueStore(CachingStore, TaskKeyValueStore):
     def _write_entry(self, key: bytes, held: object) -> None:
         self.rows.put(key, self.values.log_held(key, held))
 
-    def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[object, object]]:
+    def _decoded(self, rows: Iterator[Row]) -> StoreIterator[tuple[Any, Any]]:
         decoded = super()._decoded(rows)
         if not self.builder.plain_values:
             return decoded
         # The rows have no timestamps, but the cache has them.
         get_cell, key_of, read = self._cache.entries.get, self.serdes.encode_key, self.values.read
         cached = ((key, get_cell(key_of(key), (None,))[VALUE], value) for key, value in decoded)
-        return ((key, value if held is None else read(held)) for key, held, value in cached)
+        return StoreIterator((key, value if held is None else read(held)) for key, held, value in cached)
 
     def _scan(self, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[Row]:
         return merge(self.rows.scan(start, end, reverse), self._dirty_rows(start, end, reverse), reverse)

@@ -136,11 +136,5 @@ class BytesStore(ABC):
         """
 
 
-def after(prefix: bytes) -> bytes | None:
-    """Return the first key after all keys with this prefix; None if there is none (Kafka: BytesUtils.increment)."""
-    stripped = prefix.rstrip(b"\xff")
-    return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None
-
-
 #: Merges changed rows (None: deleted) into stored rows, both in the same order: (stored, changed, reverse=False).
 merge = MergedRows

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from typing_extensions import override
 
+from penstock.kernel.rows import after
 from penstock.topology.stores.timer import CLOCK_BYTES, DUE_BYTES, TIME_BYTES, due_of
 
-from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, after
+from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
 
 ROW, INDEX = b"\0", b"\1"
 #: The first entries of an index are kept in memory: FEW after they are read, at most MOST.

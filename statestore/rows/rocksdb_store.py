@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 from weakref import WeakSet
 
 from rocksdict import (
@@ -28,7 +28,7 @@ from rocksdict import (
 )
 from typing_extensions import override
 
-from penstock.kernel.rows import LatestRows, RowBuffer, in_order, next_rows, read_rows
+from penstock.kernel.rows import DiskRows, LatestRows, RowBuffer, in_order, next_rows, read_rows
 from penstock.topology.errors import ProcessorStateError
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, merge
@@ -111,7 +111,7 @@ class RocksDBStore(BytesStore):
         self._uncommitted: dict[bytes, bytes | None] = self.buffer.rows
         self._uncommitted_contexts: dict[bytes, bytes | None] = {}
         self._deleted_ranges: list[tuple[bytes, bytes]] = []
-        self._cursor: RdictIter | None = None  # sees the last commit
+        self._disk = DiskRows(self._db.iter, self._follow, self._failed, SCAN_ROWS, SCAN_BYTES)
         self._scans: WeakSet[Generator[list[Row], None, None]] = WeakSet()
         self._closed = False
         self._resources.open_stores += 1
@@ -168,14 +168,12 @@ class RocksDBStore(BytesStore):
 
     @override
     def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
-        found, _ = self._read(self._seek(start, end, reverse), end, start, reverse, NO_LIMIT, NO_LIMIT)
-        buffered = self.buffer.between(start, end, reverse)
-        return list(merge(iter(found), buffered, reverse)) if buffered else found
+        found, buffered = self._disk.read(start, end, reverse), self.buffer.between(start, end, reverse)
+        return list(merge(found, buffered, reverse)) if buffered else found
 
     @override
     def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
-        rows = self.committed_scan(start, end, reverse)
-        buffered = self.buffer.between(start, end, reverse)
+        rows, buffered = self._disk.scan(start, end, reverse), self.buffer.between(start, end, reverse)
         return merge(rows, buffered, reverse) if buffered else rows
 
     @override
@@ -184,20 +182,20 @@ class RocksDBStore(BytesStore):
 
     @override
     def committed_scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
-        cursor = self._seek(start, end, reverse)
-        first, more = self._read(cursor, end, start, reverse, SCAN_ROWS, SCAN_BYTES)
-        rows = iter(first)
-        if more:
-            self._cursor = None  # it belongs to the scan now, and sees the rows as they were
-            at = cursor.key()
-            if reverse or at is None:
-                following = self._following(cursor, end, start, reverse)
-            else:  # one call for a row in place of three
-                items = cast("Iterator[Row]", self._db.items(from_key=at))
-                following = self._ascending(cursor, items, end)
-            self._scans.add(following)
-            rows = chain(first, chain.from_iterable(following))
-        return rows
+        return self._disk.scan(start, end, reverse)
+
+    def _follow(
+        self, cursor: RdictIter, first: list[Row], start: bytes | None, end: bytes | None, reverse: bool
+    ) -> Iterator[Row]:
+        """Return the first rows of a scan, and those from the cursor's on."""
+        at = cursor.key()
+        if reverse or at is None:
+            following = self._following(cursor, end, start, reverse)
+        else:  # one call for a row in place of three
+            items = cast("Iterator[Row]", self._db.items(from_key=at))
+            following = self._ascending(cursor, items, end)
+        self._scans.add(following)
+        return chain(first, chain.from_iterable(following))
 
     def _following(
         self, cursor: RdictIter, end: bytes | None, start: bytes | None, reverse: bool
@@ -222,35 +220,17 @@ class RocksDBStore(BytesStore):
         if len(rest) > 1:
             raise failed_call(self.path, "read", Exception("a scan has ended before its last row"))
 
-    def _seek(self, start: bytes | None, end: bytes | None, reverse: bool) -> RdictIter:
-        """Return the cursor at the first committed row of a range, from the end if reverse.
-
-        It stays open until the next commit: creating one costs more than reading some rows.
-        """
-        cursor = self._cursor
-        if cursor is None:
-            cursor = self._cursor = self._db.iter()
-        if not reverse:
-            if start is None:
-                cursor.seek_to_first()
-            else:
-                cursor.seek(start)
-        elif end is None:
-            cursor.seek_to_last()
-        else:
-            cursor.seek_for_prev(end)
-            if cursor.key() == end:  # the end does not belong to the range
-                cursor.prev()
-        return cursor
-
     def _read(
         self, cursor: RdictIter, end: bytes | None, start: bytes | None, reverse: bool, rows: int, size: int
     ) -> tuple[list[Row], bool]:
         """Return rows from the cursor's position on, and whether there may be more; see read_rows."""
         try:
             return read_rows(cursor, start if reverse else end, reverse, rows, size)
-        except Exception as error:  # rocksdict raises nothing more specific
-            raise failed_call(self.path, "read", error) from error
+        except Exception as error:  # noqa: BLE001 - rocksdict raises nothing more specific
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> NoReturn:
+        raise failed_call(self.path, "read", error) from error
 
     @override
     def delete_range(self, start: bytes, end: bytes) -> None:
@@ -337,7 +317,7 @@ class RocksDBStore(BytesStore):
         pause = ROOM_POLL_SECONDS
         self._limits.lower_limits()
         while not (batch := self._batch(given, offset, marks)).is_empty():
-            self._cursor = None
+            self._disk.release()
             size = batch.size_in_bytes()
             try:
                 self._db.write(batch, self._write_options)
@@ -486,7 +466,7 @@ class RocksDBStore(BytesStore):
         self._forget_uncommitted()
         self.buffer.recent = {}
         self._keep(0)
-        self._cursor = None
+        self._disk.release()
         for scan in list(self._scans):  # an open iterator would keep the database, and its lock, open
             scan.close()
         # Rdict.close flushes a single column family. Offsets on disk without their rows would hide, after a crash, that

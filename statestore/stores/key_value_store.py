@@ -11,15 +11,17 @@ from zlib import crc32
 
 from typing_extensions import override
 
-from penstock.kernel.rows import DecodedRows, KeyValueHandle
+from penstock.kernel.processors import KeyValueCalls
+from penstock.kernel.rows import StoreIterator, after
 from penstock.topology.context.processor_wrapper import KEY
 from penstock.topology.context.store_interfaces import NodeRows, StoreBuilder, StoreKind
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.context.trace_context import TRACEPARENT, TRACESTATE, trace_context
 from penstock.topology.records import Headers, Message
+from penstock.topology.serdes.serdes import direct, takes_none
 
 from ..memory_store import MemoryLRUCache
-from ..rows.bytes_store import BytesStore, RawRow, Row, after
+from ..rows.bytes_store import BytesStore, RawRow, Row
 from .state_store import (
     Bounds,
     StateStore,
@@ -27,8 +29,7 @@ from .state_store import (
     plain_rows,
     timestamped_rows,
 )
-from .store_iterator import StoreIterator
-from .values import LogValue, Values, converted, refused, rows_for_nodes
+from .values import LogValue, Values, refused, rows_for_nodes
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ def _checksum(row: bytes) -> bytes:
     return crc32(row).to_bytes(_CHECKSUM_BYTES, "big")
 
 
-class TaskKeyValueStore(StateStore):
+class TaskKeyValueStore(KeyValueCalls, StateStore):
     """A key-value store, plain or timestamped, that writes every update through."""
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
@@ -122,12 +123,18 @@ class TaskKeyValueStore(StateStore):
             self.values.log_held = self.contexts.keeping(self.values.log_held)
         self._encode_key = self.serdes.encode_key
         self._decode = self._row_decoder()
-        self._log_value = self.values.log_value
-        self._handle: KeyValueHandle | None = None
-        if rows.buffer is not None and self.contexts is None and not self.caching and task.tallies is None:
-            self._handle = KeyValueHandle(
-                self, rows.buffer, self._encode_key, self._decode, self._log_value, partial(refused, builder)
-            )
+        #: For scans, where nothing is None; None if they change nothing.
+        self._decode_row_key, self._decode_row = direct(self.serdes.decode_key), direct(self._decode)
+        self.work_on(
+            rows.buffer,
+            self._encode_key,
+            self.serdes.writes_texts,
+            self._decode_row,
+            takes_none(self._decode),
+            self.values.log_value,
+            partial(refused, builder),
+            None if self.contexts is None else partial(self.contexts.note, context_of=self._context),
+        )
 
     @override
     def _over(self, rows: BytesStore) -> TaskKeyValueStore:
@@ -141,23 +148,10 @@ class TaskKeyValueStore(StateStore):
     def read_row(self, key: bytes, row: bytes) -> tuple[object, object]:
         return self.serdes.decode_key(key), self._decode(row)
 
-    @property
-    @override
-    def exposed(self) -> Any:
-        return self if self._handle is None else self._handle
-
     @override
     def close(self) -> None:
         super().close()
-        if self._handle is not None:
-            self._handle.release()
-
-    def get(self, key: object) -> Any:
-        """Return the value of a key, None if there is none. The object is the caller's own."""
-        found = self._decode(self.rows.get(self._encode_key(key)))
-        if self.contexts is not None:
-            self.contexts.note(found, key, self._context)
-        return found
+        self.leave()
 
     def get_stored(self, key: object) -> Any:
         """Return the value of a key as in the rows; a cache may have a newer one."""
@@ -166,15 +160,6 @@ class TaskKeyValueStore(StateStore):
     def get_forwarded(self, key: object) -> object:
         """Return the value as of the last changes sent downstream; a cache may have newer ones."""
         return self.get(key)
-
-    def put(self, key: object, value: object) -> None:
-        """Set the value of a key; None deletes it. The object stays the caller's own.
-
-        Raises what the serdes raise for a key or value that they cannot write; the store is then unchanged.
-        """
-        row_key = self._encode_key(key)
-        row = converted(self.builder, self._log_value, row_key, value)
-        self.rows.put(row_key, row)
 
     def put_held(self, key: object, held: object) -> None:
         """Put a held value, made by values.hold()."""
@@ -208,19 +193,19 @@ class TaskKeyValueStore(StateStore):
 
         None leaves a side open. The iterator shows the rows as of now. Close it or exhaust it.
         """
-        return StoreIterator(self._range(key_from, key_to, False))
+        return self._range(key_from, key_to, False)
 
     def reverse_range(self, key_from: object = None, key_to: object = None) -> StoreIterator[tuple[Any, Any]]:
         """Iterate like range, from the highest key down."""
-        return StoreIterator(self._range(key_from, key_to, True))
+        return self._range(key_from, key_to, True)
 
     def all(self) -> StoreIterator[tuple[Any, Any]]:
         """Iterate over all rows in the order of the keys' bytes."""
-        return StoreIterator(self._decoded(self._scan(None, None, False)))
+        return self._decoded(self._scan(None, None, False))
 
     def reverse_all(self) -> StoreIterator[tuple[Any, Any]]:
         """Iterate over all rows, from the highest key down."""
-        return StoreIterator(self._decoded(self._scan(None, None, True)))
+        return self._decoded(self._scan(None, None, True))
 
     def prefix_scan(
         self, prefix: Any, serializer: Callable[[Any], bytes | None] | None = None
@@ -231,13 +216,13 @@ class TaskKeyValueStore(StateStore):
         """
         if serializer is not None or not isinstance(prefix, bytes):
             prefix = (serializer or self._encode_key)(prefix)
-        return StoreIterator(self._decoded(self._scan(prefix, after(prefix), False)))
+        return self._decoded(self._scan(prefix, after(prefix), False))
 
     def approximate_num_entries(self) -> int:
         """Return the approximate number of rows, without those that are only in the cache."""
         return self.rows.approximate_num_entries()
 
-    def _range(self, key_from: object, key_to: object, reverse: bool) -> Iterator[tuple[object, object]]:
+    def _range(self, key_from: object, key_to: object, reverse: bool) -> StoreIterator[tuple[Any, Any]]:
         start = None if key_from is None else self._encode_key(key_from)
         end = None if key_to is None else self._encode_key(key_to) + b"\0"
         if start is not None and end is not None and start >= end:
@@ -248,7 +233,7 @@ class TaskKeyValueStore(StateStore):
                 key_from,
                 key_to,
             )
-            return iter(())
+            return StoreIterator(())
         return self._decoded(self._scan(start, end, reverse))
 
     def _scan(self, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[Row]:
@@ -259,8 +244,8 @@ class TaskKeyValueStore(StateStore):
         start, end = bounds.start, bounds.end
         return iter(()) if start is not None and end is not None and start >= end else self._scan(start, end, False)
 
-    def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[object, object]]:
-        return DecodedRows(rows, self.serdes.decode_key, self._decode)
+    def _decoded(self, rows: Iterator[Row]) -> StoreIterator[tuple[Any, Any]]:
+        return StoreIterator(rows, self._decode_row_key, self._decode_row)
 
     @override
     def timestamped_rows(self) -> NodeRows | None:

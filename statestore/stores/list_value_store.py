@@ -11,13 +11,13 @@ from typing import Any
 
 from typing_extensions import override
 
+from penstock.kernel.rows import StoreIterator
 from penstock.topology.context.store_interfaces import StoreBuilder
 from penstock.topology.context.task_context import TaskContext
 
 from ..rows.bytes_store import BytesStore
 from .removals import Removals
 from .state_store import StateStore
-from .store_iterator import StoreIterator
 
 _header = struct.Struct(">bi")
 _length = struct.Struct(">i")

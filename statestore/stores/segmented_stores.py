@@ -15,6 +15,7 @@ from typing import Any, ClassVar, cast
 
 from typing_extensions import override
 
+from penstock.kernel.rows import StoreIterator
 from penstock.topology.context.store_interfaces import NodeRows, StoreBackend, StoreBuilder, WindowRows
 from penstock.topology.context.store_types import Rows
 from penstock.topology.context.task_context import TaskContext
@@ -25,7 +26,6 @@ from penstock.topology.serdes.serdes import direct, takes_none
 from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
 from .segments import INDEX_PREFIX, KeySchema, OwnSegments, Segments
 from .state_store import LONG_MAX, Bounds, StateStore
-from .store_iterator import StoreIterator
 from .values import TIMESTAMPED, Values, converted, headers_logged, rows_for_nodes
 
 log = logging.getLogger(__name__)

@@ -20,10 +20,10 @@ from itertools import chain
 
 from typing_extensions import override
 
-from penstock.kernel.rows import SegmentTimes
+from penstock.kernel.rows import SegmentTimes, after
 from penstock.topology.records import Message
 
-from ..rows.bytes_store import BytesStore, Marks, RawRow, Row, after
+from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
 from ..rows.own_rows import OwnTimedRows
 from .state_store import LONG, Bounds
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from penstock.kernel.codecs import required
 from penstock.kernel.nodes import Node
+from penstock.kernel.rows import after
 from penstock.topology.context.store_interfaces import Cells, NodeRows, StoreBackend, StoreBuilder, WindowRows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StateStoreTypeError, StreamsError
@@ -17,9 +18,9 @@ from penstock.topology.query.isolation_level import DEFAULT_ISOLATION, Isolation
 from penstock.topology.query.state_queries import Query
 from penstock.topology.query.state_query_result import QueryResult
 from penstock.topology.records import Message
-from penstock.topology.serdes.serdes import as_serde, deserializer_for, direct, serializer_for, takes_none
+from penstock.topology.serdes.serdes import as_serde, deserializer_for, direct, same, serializer_for, takes_none
 
-from ..rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, after
+from ..rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
 from ..rows.committed_rows import CommittedRows
 from .store_iterator import ClosedStore
 from .store_query import query_store
@@ -286,7 +287,9 @@ class StoreSerdes:
         self.key_serde = key_serde
         self.value_serde = value_serde
         self.key_to_bytes = serializer_for(key_serde, topic)
-        self.encode_key: Callable[[Any], bytes] = required(self.key_to_bytes, partial(null_key, builder.name))
+        self.encode_key: Callable[[Any], bytes] = required(
+            direct(self.key_to_bytes) or same, takes_none(self.key_to_bytes), partial(null_key, builder.name)
+        )
         self.decode_key = deserializer_for(key_serde, topic)
         self.encode_value = serializer_for(value_serde, topic)
         self.decode_value = deserializer_for(value_serde, topic)
@@ -298,6 +301,11 @@ class StoreSerdes:
     def direct_key(self) -> Callable[[Any], Any] | None:
         """encode_key for keys that are not None; None if they are their bytes."""
         return self.encode_key if takes_none(self.key_to_bytes) else direct(self.key_to_bytes)
+
+    @property
+    def writes_texts(self) -> bool:
+        """Whether encode_key writes a text as UTF-8."""
+        return getattr(self.direct_key, "__wrapped__", None) is str.encode
 
 
 def null_key(name: str) -> StreamsError:

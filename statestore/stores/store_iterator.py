@@ -1,4 +1,4 @@
-"""Results of reading a store: closable rows; and the replacement for a closed store.
+"""Results of reading a store: the kernel's StoreIterator and Rows; and the replacement for a closed store.
 
 ``with store.all() as rows:`` closes an iterator (Kafka Streams: KeyValueIterator in a try-with-resources). Short reads,
 of one key, return a list in memory that has the same two methods.
@@ -6,61 +6,11 @@ of one key, return a list in memory that has the same two methods.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Generic, NoReturn, TypeVar
+from typing import NoReturn
 
-from penstock.topology.context.store_types import Closeable, Rows
+from penstock.kernel.rows import StoreIterator
+from penstock.topology.context.store_types import Rows
 from penstock.topology.errors import InvalidStateStoreError
-
-T = TypeVar("T")
-U = TypeVar("U")
-
-
-class StoreIterator(Closeable, Iterator[T]):
-    """The rows of a scan, as of its creation, read one by one. Exhaust or close it, because it holds a RocksDB
-    iterator.
-
-    rows: a generator, or an iterator without resources. After close() there are no more rows.
-    """
-
-    __slots__ = ("_rows",)
-
-    def __init__(self, rows: Iterator[T]) -> None:
-        self._rows = rows
-
-    def __iter__(self) -> Iterator[T]:
-        return self._rows  # so a loop makes no extra call per row
-
-    def __next__(self) -> T:
-        return next(self._rows)
-
-    def mapped(self, function: Callable[[T], U]) -> StoreIterator[U]:
-        """Return the results of a function for the rows; closing it closes these."""
-        return StoreIterator(_Mapped(function, self))
-
-    def close(self) -> None:
-        """Release the iterator below."""
-        close = getattr(self._rows, "close", None)
-        self._rows = iter(())
-        if close is not None:
-            close()
-
-
-class _Mapped(Iterator[U], Generic[T, U]):
-    """The results of a function for rows."""
-
-    __slots__ = ("_function", "_rows")
-
-    def __init__(self, function: Callable[[T], U], rows: StoreIterator[T]) -> None:
-        self._function = function
-        self._rows = rows
-
-    def __next__(self) -> U:
-        return self._function(next(self._rows))
-
-    def close(self) -> None:
-        """Close the rows."""
-        self._rows.close()
 
 
 class ClosedStore:

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.kernel.codecs import nullable
-from penstock.kernel.codecs import timestamped_decoder as compiled_decoder
-from penstock.kernel.rows import plain_logger, timestamped_logger
+from penstock.kernel.codecs import TimestampedDecoder, nullable
+from penstock.kernel.processors import ValueLogger
 from penstock.kernel.sinks import Changelog
 from penstock.topology.context.store_interfaces import NodeRows, StoreBuilder, StoreKind
 from penstock.topology.context.task_context import TaskContext
@@ -234,7 +233,7 @@ def timestamped_decoder(decode_value: Decode, plain_values: bool = False) -> Dec
     def decode_plain(data: bytes | None) -> object:
         return None if data is None else _new(ValueAndTimestamp, (decode_value(data), NO_TIMESTAMP))
 
-    return decode_plain if plain_values else compiled_decoder(decode_value, ValueAndTimestamp)
+    return decode_plain if plain_values else TimestampedDecoder(direct(decode_value), ValueAndTimestamp)
 
 
 def _timestamped_holder(hold_plain: Callable[[Any], Any]) -> Callable[[Any], object]:
@@ -299,7 +298,7 @@ def _log_plain(builder: StoreBuilder, task: TaskContext, output: ChangeOutput, e
 
     made: LogValue = log_value_with_headers
     if not tombstones_with_headers:
-        made = plain_logger(Changelog(output, name), task, encode)
+        made = ValueLogger(Changelog(output, name), task, direct(encode))
     return made
 
 
@@ -328,5 +327,5 @@ def _log_timestamped(builder: StoreBuilder, task: TaskContext, keeps_contexts: b
 
     made: LogValue = log_value
     if not (plain_values or keeps_contexts or tombstones_with_headers):
-        made = timestamped_logger(Changelog(task.output, name), task, encode, log_value)
+        made = ValueLogger(Changelog(task.output, name), task, direct(encode), log_value)
     return made

@@ -19,13 +19,14 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
+from penstock.kernel.rows import after
 from penstock.topology.context.store_interfaces import StoreBuilder
 from penstock.topology.context.store_types import Rows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Message, ValueAndTimestamp, VersionedRecord
 
-from ..rows.bytes_store import BytesStore, Marks, Row, after
+from ..rows.bytes_store import BytesStore, Marks, Row
 from .segments import NOTHING_OBSERVED, OBSERVED_TIME
 from .state_store import LONG, Bounds, StateStore
 from .values import Values, converted, timestamped_decoder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import SerializationError, ValueAndTimestamp
-from penstock.kernel.codecs import timestamped_decoder
+from penstock.kernel.codecs import TimestampedDecoder
+from penstock.kernel.conversions import Guarded
 from penstock.topology.serdes import codecs
 
 
@@ -47,9 +49,47 @@ def test_invalid_uuids_are_refused() -> None:
 
 @given(st.binary(max_size=30), st.integers(-(2**63), 2**63 - 1))
 def test_a_row_with_a_timestamp_is_read_as_by_python(data: bytes, timestamp: int) -> None:
-    decode = timestamped_decoder(bytes.hex, ValueAndTimestamp)
+    decode = TimestampedDecoder(bytes.hex, ValueAndTimestamp)
     found = decode(timestamp.to_bytes(8, signed=True) + data)
     assert (type(found), found) == (ValueAndTimestamp, (data.hex(), timestamp))
     assert decode(None) is None
     with pytest.raises(ValueError, match="at least 8 bytes, not 7"):
         decode(b"1234567")
+
+
+def test_errors_of_a_serdes_function_are_refused_with_the_value() -> None:
+    refused: list[tuple[object, Exception]] = []
+
+    def refuse(value: object, error: Exception) -> None:
+        refused.append((value, error))
+        if value == "x":
+            raise SerializationError("a better one") from error
+
+    number = Guarded(int, refuse)
+    assert (number("7"), number.__wrapped__) == (7, int)
+    with pytest.raises(SerializationError, match="a better one") as better:
+        number("x")
+    with pytest.raises(TypeError) as own:  # refuse has returned
+        number(None)
+    assert [(value, type(error)) for value, error in refused] == [("x", ValueError), (None, TypeError)]
+    assert (better.value.__cause__, own.value) == (refused[0][1], refused[1][1])
+
+
+def test_what_is_no_exception_is_not_refused() -> None:
+    def stop(value: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Guarded(stop, lambda value, error: pytest.fail("it was refused"))(1)
+
+
+def test_the_exception_that_is_being_handled_stays_so() -> None:
+    def refuse(value: object, error: Exception) -> None:
+        raise SerializationError("refused") from error
+
+    try:
+        raise LookupError("handled")
+    except LookupError:
+        with pytest.raises(SerializationError):
+            Guarded(int, refuse)("x")
+        assert isinstance(sys.exception(), LookupError)

@@ -21,8 +21,9 @@ from penstock import (
     StreamsBuilder,
     ValueAndTimestamp,
 )
+from penstock.kernel.nodes import RecordContext
+from penstock.kernel.processors import ValueLogger
 from penstock.kernel.record_accumulator import RecordAccumulator
-from penstock.kernel.rows import plain_logger, timestamped_logger
 from penstock.kernel.sinks import Changelog, RecordWriter
 from penstock.testing import TopologyTestDriver, driver_task
 from penstock.topology.context.task_output import NoOutput
@@ -151,11 +152,10 @@ def test_the_tasks_writer_logs_changes() -> None:
     output = NoOutput("All records are ordinary")
     changelog = Changelog(RecordWriter(taken, output, [], Producer(), {"store": ("changes", 2)}), "store")
 
-    class Task:
-        timestamp = 7
-
-    log = plain_logger(changelog, Task, str.encode)
-    timed = timestamped_logger(changelog, Task, str.encode, lambda key, value: pytest.fail(f"{value} is ordinary"))
+    task = RecordContext()
+    task.timestamp = 7
+    log = ValueLogger(changelog, task, str.encode)
+    timed = ValueLogger(changelog, task, str.encode, lambda key, value: pytest.fail(f"{value} is ordinary"))
     assert [log(b"a", "1"), log(b"b", None)] == [b"1", None]
     assert [timed(b"a", ("1", 5)), timed(b"b", None)] == [bytes(7) + b"\5" + b"1", None]
     (partition,) = taken.begun

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernel.rows import DecodedRows, MergedRows, SortedKeys, read_rows
+from penstock.kernel.rows import DiskRows, MergedRows, SortedKeys, StoreIterator, read_rows
 from penstock.statestore.rows.bytes_store import RawRow, Row
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
-from penstock.statestore.stores.store_iterator import StoreIterator
 
 BYTES = st.binary(max_size=3)
 BOUND = st.none() | BYTES
+#: How many rows and bytes are read at once.
+ROOMS = ((1, 1), (7, 10_000), (1_000, 300), (1_000, 1 << 62))
 
 
 @given(stored=st.dictionaries(BYTES, BYTES), changed=st.dictionaries(BYTES, st.none() | BYTES), reverse=st.booleans())
@@ -78,17 +79,30 @@ def test_rows_are_read_from_a_cursor(tmp_path: Path) -> None:
     bounds = (None, b"00", b"17", b"175", b"50", b"99", b"999")
     for start in bounds:
         for end in bounds:
-            for rows, size in ((1, 1), (7, 10_000), (1_000, 300), (1_000, 1 << 62)):
-                for reverse in (False, True):
-                    cursor, found, more = store._seek(start, end, reverse), list[Row](), True
-                    while more:
-                        some, more = read_rows(cursor, start if reverse else end, reverse, rows, size)
-                        assert len(some) <= rows
-                        assert sum(len(key) + len(value) for key, value in some[:-1]) <= size
-                        found += some
-                    inside = (n for n in range(100) if (start or b"") <= b"%02d" % n < (end or b"\xff"))
-                    wanted = [(b"%02d" % n, b"x" * n) for n in inside]
-                    assert found == (wanted[::-1] if reverse else wanted)
+            inside = [n for n in range(100) if (start or b"") <= b"%02d" % n < (end or b"\xff")]
+            for reverse in (False, True):
+                wanted = [(b"%02d" % n, b"x" * n) for n in (reversed(inside) if reverse else inside)]
+                assert store.rows(start, end, reverse) == wanted
+                for rows, size in ROOMS:
+                    disk = DiskRows(store._db.iter, store._follow, store._failed, rows, size)
+                    assert list(disk.scan(start, end, reverse)) == wanted
+    store.close()
+
+
+def test_no_more_rows_are_read_at_once_than_there_is_room_for(tmp_path: Path) -> None:
+    store = RocksDBStore(tmp_path / "store")
+    for number in range(100):
+        store.put(b"%02d" % number, b"x" * number)
+    store.commit(1)
+    for rows, size in ROOMS:
+        cursor, found, more = store._db.iter(), list[Row](), True
+        cursor.seek_to_first()
+        while more:
+            some, more = read_rows(cursor, b"99", False, rows, size)
+            assert len(some) <= rows
+            assert sum(len(key) + len(value) for key, value in some[:-1]) <= size
+            found += some
+        assert len(found) == 99
     store.close()
 
 
@@ -100,7 +114,7 @@ def test_rows_are_decoded_one_by_one_until_the_iterator_is_closed() -> None:
         return int(row)
 
     rows: Iterator[Row] = iter([(b"a", b"1"), (b"b", b"2"), (b"c", b"x"), (b"d", b"4")])
-    scan = StoreIterator(DecodedRows(rows, bytes.decode, decode))
+    scan: StoreIterator[tuple[str, int]] = StoreIterator(rows, bytes.decode, decode)
     seen = []
     for row in scan:
         seen.append(row)
@@ -109,4 +123,28 @@ def test_rows_are_decoded_one_by_one_until_the_iterator_is_closed() -> None:
     assert seen == [("a", 1), ("b", 2)]
     assert decoded == [b"1", b"2"]
     with pytest.raises(ValueError, match="invalid literal"):
-        next(DecodedRows(rows, bytes.decode, decode))
+        next(StoreIterator(rows, bytes.decode, decode))
+
+
+def test_rows_are_shown_by_a_function_and_closed_with_its_results() -> None:
+    rows: StoreIterator[tuple[str, int]] = StoreIterator(iter([(b"a", b"1"), (b"b", b"2")]), bytes.decode, int)
+    with rows.mapped(lambda row: row[1] + 1) as shown:
+        assert next(shown) == 2
+    assert (list(rows), list(shown)) == ([], [])
+    assert list(StoreIterator([3, 4]).mapped(str).mapped(len)) == [1, 1]
+
+
+def test_closing_rows_closes_the_generator_that_makes_them() -> None:
+    closed: list[bool] = []
+
+    def made() -> Iterator[int]:
+        try:
+            yield from range(9)
+        finally:
+            closed.append(True)
+
+    rows: StoreIterator[int] = StoreIterator(made())
+    assert next(rows) == 0
+    rows.close()
+    rows.close()
+    assert (list(rows), closed) == ([], [True])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.statestore.rows.bytes_store import after
+from penstock.kernel.rows import after
 from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 from penstock.topology.errors import ProcessorStateError, StreamsError
 from penstock.topology.records import RawRecord, ValueAndTimestamp

@@ -12,6 +12,8 @@ from typing import Any, Protocol, Self, TypeAlias
 
 from typing_extensions import TypeVar
 
+from penstock.kernel.rows import StoreIterator
+
 from ..query.isolation_level import IsolationLevel
 from ..records import AggregationWithHeaders, ValueAndTimestamp, ValueTimestampHeaders, VersionedRecord, Windowed
 from .timestamp_extractors import TIMESTAMP_MAX
@@ -57,6 +59,9 @@ class Rows(list[T], Closeable):
 
     def close(self) -> None:
         """Do nothing."""
+
+
+Closeable.register(StoreIterator)
 
 
 class StoreRows(Protocol[T_co]):

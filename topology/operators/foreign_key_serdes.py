@@ -15,12 +15,12 @@ from typing_extensions import override
 
 from penstock.kernel.codecs import (
     combined_key,
-    guarded,
     response_decoder,
     response_encoder,
     subscription_decoder,
     subscription_encoder,
 )
+from penstock.kernel.conversions import Guarded
 
 from ..errors import SerializationError
 from ..serdes.codecs import refusal
@@ -171,8 +171,8 @@ class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
         key_to_bytes, key_from_bytes = _functions(self.primary_key_serde, topic, "primary key")
         encode = subscription_encoder(_direct(key_to_bytes))
         decode = subscription_decoder(_direct(key_from_bytes), _INSTRUCTIONS, SubscriptionWrapper)
-        self.serializer = nullable(guarded(encode, refusal(repr(self), "write")))
-        self.deserializer = nullable(guarded(decode, refusal(repr(self), "read")))
+        self.serializer = nullable(Guarded(encode, refusal(repr(self), "write")))
+        self.deserializer = nullable(Guarded(decode, refusal(repr(self), "read")))
 
     def __reduce__(self) -> Any:
         return SubscriptionWrapperSerde, (self.primary_key_topic, self.primary_key_serde, self.application_id)
@@ -210,11 +210,11 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
 
     def _writer(self, to_bytes: ToBytes) -> ToBytes:
         write = response_encoder(_direct(to_bytes), Serialized)
-        return nullable(guarded(write, refusal(repr(self), "write")))
+        return nullable(Guarded(write, refusal(repr(self), "write")))
 
     def _reader(self, from_bytes: FromBytes) -> FromBytes:
         read = response_decoder(_direct(from_bytes), SubscriptionResponseWrapper)
-        return nullable(guarded(read, refusal(repr(self), "read")))
+        return nullable(Guarded(read, refusal(repr(self), "read")))
 
     def __reduce__(self) -> Any:
         return SubscriptionResponseWrapperSerde, (self.foreign_value_serde,)

@@ -8,7 +8,7 @@ from typing import Any, cast
 from typing_extensions import override
 
 from penstock.kernel.aggregates import Aggregation
-from penstock.kernel.codecs import guarded
+from penstock.kernel.conversions import Guarded
 
 from ..errors import SerializationError
 from .codecs import refusal
@@ -45,8 +45,8 @@ class AggregatesSerde(Serde[States]):
     def __init__(self, aggregation: Aggregation, declared: Mapping[str, str] | str) -> None:
         self.aggregation = aggregation
         self.declared = declared
-        self.serializer = nullable(guarded(aggregation.writer(_encode), refusal(repr(self), "write")))
-        self.deserializer = nullable(guarded(aggregation.reader(_decode), refusal(repr(self), "read")))
+        self.serializer = nullable(Guarded(aggregation.writer(_encode), refusal(repr(self), "write")))
+        self.deserializer = nullable(Guarded(aggregation.reader(_decode), refusal(repr(self), "read")))
         self.exact = unchanged
         self.results = aggregation.result
 

@@ -20,7 +20,7 @@ from typing import Any
 from typing_extensions import override
 
 from penstock.kernel.avro import Type, compiled, reader, topic_reader, topic_writer, writer
-from penstock.kernel.codecs import guarded
+from penstock.kernel.conversions import Guarded
 
 from .avro_bounds import bounded_readers, bounds_check
 from .codecs import refusal
@@ -79,12 +79,12 @@ class AvroSerde(TopicSerde[Any], RegistrySerde):
     @override
     def make_serializer(self, topic: str) -> ToBytes:
         write = topic_writer(self._writers, topic, partial(RegistrySerde.serialize, self, topic))
-        return nullable(guarded(write, refusal(repr(self), "write")))
+        return nullable(Guarded(write, refusal(repr(self), "write")))
 
     @override
     def make_deserializer(self, topic: str) -> FromBytes:
         read = topic_reader(self._readers, partial(RegistrySerde.deserialize, self, topic))
-        return nullable(guarded(read, refusal(repr(self), "read")))
+        return nullable(Guarded(read, refusal(repr(self), "read")))
 
     def _first_write(self, value: object, context: Any) -> bytes:
         data: bytes = self._library_write(value, context)

@@ -63,7 +63,7 @@ def _reason(error: Exception) -> str:
 
 
 def refusing(verb: str) -> Callable[[Any], Any]:
-    """Return a decorator for serialize or deserialize of a serde: it raises SerializationError, as guarded() does."""
+    """Return a decorator for serialize or deserialize of a serde: it raises SerializationError, as Guarded does."""
 
     def decorate(method: Callable[[Any, str, Any], object]) -> Callable[[Any, str, Any], object]:
         @wraps(method)

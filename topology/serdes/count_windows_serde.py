@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
-from penstock.kernel.codecs import guarded
+from penstock.kernel.conversions import Guarded
 
 from ..errors import SerializationError
 from .codecs import refusal
@@ -73,7 +73,7 @@ class CountWindowsSerde(OuterSerde[list[CountWindow]]):
                 parts += [_HEAD.pack(*window[:3], -1 if data is None else len(data)), data or b""]
             return b"".join(parts)
 
-        return nullable(guarded(write, refusal(repr(self), "write")))
+        return nullable(Guarded(write, refusal(repr(self), "write")))
 
     @override
     def _deserializer(self, inner: FromBytes) -> FromBytes:
@@ -86,7 +86,7 @@ class CountWindowsSerde(OuterSerde[list[CountWindow]]):
                 at += max(size, 0)
             return windows
 
-        return nullable(guarded(read, refusal(repr(self), "read")))
+        return nullable(Guarded(read, refusal(repr(self), "read")))
 
     def __repr__(self) -> str:
         return f"CountWindowsSerde({self.inner!r})"

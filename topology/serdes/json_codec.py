@@ -51,7 +51,7 @@ def json_encoder(kind: object = Any, allow_nan: bool = False) -> Callable[[Any],
             return data
         return orjson.dumps(_spelled(plain, allow_nan))
 
-    checked: Callable[[Any], bytes] = checked_json(dumps, look_again)
+    checked: Callable[[Any], bytes] = checked_json(dumps, look_again, not untyped)
     return checked
 
 

@@ -19,7 +19,6 @@ from penstock.kernel.codecs import (
     Rewriter,
     Written,
     ascii_written,
-    guarded,
     number_decoder,
     private_dicts,
     sized_written,
@@ -27,6 +26,7 @@ from penstock.kernel.codecs import (
     uuid_written,
 )
 from penstock.kernel.codecs import nullable as compiled_nullable
+from penstock.kernel.conversions import Guarded
 from penstock.kernel.messages import decode_text
 
 from ..errors import ConfigError
@@ -142,8 +142,8 @@ class PlainSerde(Serde[T]):
         private: codecs.Private | None = None,
     ) -> None:
         self.name = name
-        encode = guarded(encode, codecs.refusal(repr(self), "write"))
-        decode = guarded(decode, codecs.refusal(repr(self), "read"))
+        encode = Guarded(encode, codecs.refusal(repr(self), "write"))
+        decode = Guarded(decode, codecs.refusal(repr(self), "read"))
         self.serializer: ToBytes = nullable(encode)
         self.deserializer: FromBytes = nullable(decode)
         self.exact_type = exact_type

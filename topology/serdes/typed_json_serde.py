@@ -11,7 +11,8 @@ from typing import Any, TypeVar, cast
 from msgspec import inspect
 from typing_extensions import override
 
-from penstock.kernel.codecs import Rewriter, guarded
+from penstock.kernel.codecs import Rewriter
+from penstock.kernel.conversions import Guarded
 
 from ..errors import ConfigError
 from .codecs import refusal
@@ -44,8 +45,8 @@ class TypedJsonSerde(Serde[T]):
             )
         self.kind = kind
         self.allow_nan = allow_nan
-        encode = guarded(json_encoder(kind, allow_nan), refusal(repr(self), "write"))
-        decode = guarded(decode, refusal(repr(self), "read"))
+        encode = Guarded(json_encoder(kind, allow_nan), refusal(repr(self), "write"))
+        decode = Guarded(decode, refusal(repr(self), "read"))
         self.serializer = nullable(encode)
         self.deserializer = nullable(decode)
         self.rewrite = Rewriter(encode, decode, None)

@@ -13,11 +13,11 @@ from penstock.kernel.codecs import (
     Rewriter,
     change_decoder,
     change_encoder,
-    guarded,
     windowed_decoder,
     windowed_written,
 )
 from penstock.kernel.codecs import windowed_encoder as compiled_encoder
+from penstock.kernel.conversions import Guarded
 
 from ..common.durations import Duration, to_millis
 from ..errors import SerializationError
@@ -115,7 +115,7 @@ class WindowedSerde(OuterSerde[Windowed]):
 
         read_inner = direct(inner) or inner
         made = windowed_decoder(decode, read_inner, size, self.window_size_ms, self.window_end, Windowed)
-        return nullable(guarded(made, refusal(repr(self), "read")))
+        return nullable(Guarded(made, refusal(repr(self), "read")))
 
     @override
     def open_part(self) -> str | None:
@@ -185,7 +185,7 @@ def windowed_encoder(to_key: ToBytes, times: tuple[int, ...]) -> Callable[[Any],
 
     inner = direct(to_key)
     made = compiled_encoder(encode, inner, times)
-    checked: Callable[[Any], bytes] = guarded(made, refusal("A serde of windowed keys", "write"))
+    checked: Callable[[Any], bytes] = Guarded(made, refusal("A serde of windowed keys", "write"))
     return checked
 
 
@@ -231,8 +231,8 @@ class ChangedSerde(OuterSerde[Change]):
     @override
     def _serializer(self, inner: ToBytes) -> ToBytes:
         encode = change_encoder(direct(inner) or inner, takes_none(inner))
-        return nullable(guarded(encode, refusal(repr(self), "write")))
+        return nullable(Guarded(encode, refusal(repr(self), "write")))
 
     @override
     def _deserializer(self, inner: FromBytes) -> FromBytes:
-        return nullable(guarded(change_decoder(direct(inner) or inner, Change), refusal(repr(self), "read")))
+        return nullable(Guarded(change_decoder(direct(inner) or inner, Change), refusal(repr(self), "read")))
