@@ -28,6 +28,7 @@ from penstock.kernel.nodes import RecordContext
 from penstock.kernel.window_nodes import TimeWindows as CompiledWindows
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.testing.driver_task import Clock, DriverTask
+from penstock.topology.context.store_interfaces import USED
 from penstock.topology.graph.subtopologies import build_whole_topology
 from penstock.topology.records import RawRecord
 from tests.examples import examples
@@ -294,7 +295,7 @@ def test_entries_that_their_flush_uses_stay_in_the_cache() -> None:
 
     def flush(changes: Any) -> None:
         if "b" in [change[0] for change in changes]:
-            table.read("b")
+            table.entries["b"][USED] = True
 
     table.evict(3, flush)
     assert set(table.entries) == {"b", "e", "f"}
