@@ -164,7 +164,7 @@ class Means:
             "application.server": f"{address}:{port}",
             "penstock.http.host": address,
             "penstock.http.port": port,
-            "penstock.http.token": "chaos",
+            "penstock.http.token": program.HTTP_TOKEN,
         }
 
     def host(self, number: int, config: Mapping[str, object], environment: Mapping[str, str], topology: str) -> Host:

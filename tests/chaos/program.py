@@ -16,6 +16,8 @@ from penstock import KStream, Retries, Serdes, StreamsBuilder, Topology
 
 NUMBERS, COPIES, TALLIES, GROUP_TALLIES = "numbers", "copies", "tallies", "group-tallies"
 APPLICATION_ID = "chaos"
+#: The token of hosts that others can ask.
+HTTP_TOKEN = "chaos"
 #: What the names of branches begin with, and so those of all of their topics.
 BRANCHES = f"{APPLICATION_ID}-next-"
 #: Their changelogs are chaos-<store>-changelog.

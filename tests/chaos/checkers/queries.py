@@ -21,6 +21,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any
 
 from tests.chaos.checkers.report import Report
+from tests.chaos.program import HTTP_TOKEN
 
 TIMEOUT_SECONDS = 10.0
 #: Seconds between two requests.
@@ -110,7 +111,8 @@ class Client(threading.Thread):
         floor = self._floor(key)
         connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
         try:
-            connection.request("GET", f"/stores/{self._store}/{key}")
+            path = f"/stores/{self._store}/{key}"
+            connection.request("GET", path, headers={"Authorization": f"Bearer {HTTP_TOKEN}"})
             response = connection.getresponse()
             body = json.loads(response.read())
         except (OSError, HTTPException, ValueError) as error:  # hosts are killed often, also while they respond
