@@ -14,8 +14,6 @@ _Held = dict[str, object] | bytes
 def checked_json(
     dumps: Callable[[_Value], bytes], look_again: Callable[[_Value, bytes | None, TypeError | None], bytes], fits: bool
 ) -> Callable[[_Value], bytes]: ...
-SIZES: dict[str, int]
-
 def number_encoder(
     layout: str, pack: Callable[[Any], bytes], convert: Callable[[Any], float]
 ) -> Callable[[Any], bytes]: ...

@@ -3,6 +3,7 @@
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Next
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject_GenericSetAttr
 from cpython.ref cimport Py_DECREF, PyObject
 from libc.math cimport isfinite
@@ -17,9 +18,6 @@ from penstock.kernel.named_tuples cimport tuple_of_five, tuple_of_four, tuple_of
 from penstock.kernel.rows cimport TIME_BYTES, read_time
 from penstock.kernel.sinks cimport find_bytes, is_ascii
 from penstock.kernel.varints cimport put_varint, take_varint
-
-cdef extern from "Python.h":
-    int64_t PyLong_AsLongLongAndOverflow(object, int *) except? -1
 
 cdef int64_t TIME_MAX = 0x7FFFFFFFFFFFFFFF
 cdef object UNKNOWN = SafeUUID.unknown
@@ -62,7 +60,7 @@ cdef object look_after_error(value, look_again):
 
 
 #: By layouts of struct: the sizes of numbers that are not left to struct.
-SIZES = {">h": 2, ">i": 4, ">q": TIME_BYTES, ">d": TIME_BYTES}
+cdef dict SIZES = {">h": 2, ">i": 4, ">q": TIME_BYTES, ">d": TIME_BYTES}
 
 
 def number_encoder(str layout not None, pack, convert):

@@ -3,6 +3,7 @@
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport int64_t
 
 from penstock.kernel.conversions cimport converted
@@ -10,10 +11,6 @@ from penstock.kernel.named_tuples cimport tuple_of_four
 from penstock.kernel.nodes cimport RecordContext
 from penstock.kernel.rows cimport RowBuffer, timed
 from penstock.kernel.sinks cimport PyUnicode_1BYTE_DATA, PyUnicode_GET_LENGTH, Changelog, is_ascii
-
-cdef extern from "Python.h":
-    int64_t PyLong_AsLongLongAndOverflow(object, int *) except? -1
-
 
 def with_field(type record not None, int place):
     """Return the method of a record that copies it with another field; place: of the field."""

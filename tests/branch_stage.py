@@ -113,6 +113,11 @@ def as_options(config: dict[str, str]) -> tuple[str, ...]:
     return tuple(part for key, value in config.items() for part in ("-c", f"{key}={value}"))
 
 
+def as_keywords(config: dict[str, str]) -> dict[str, Any]:
+    """Return settings as keyword arguments of original()."""
+    return {key.replace(".", "_"): value for key, value in config.items()}
+
+
 class RunningBranch:
     """A running branch, in another process."""
 
@@ -188,6 +193,14 @@ def until_processed(stage: Stage, written: int) -> None:
         lambda: ends() >= written,
         lambda: (stage.folder / "log").read_text()[-3000:],
     )
+
+
+def assert_follows(stage: Stage, name: str, feeding: Load, outputs: dict[str, list[int]], *options: str) -> None:
+    """Start a branch, and assert that it writes what the original has written since the cut, once all is written."""
+    feeding.end()
+    with started(stage, name, *options) as branch:
+        until_processed(stage, feeding.written)
+        assert assert_equal_from_the_cut(stage, branch, outputs) > 500
 
 
 def assert_equal_from_the_cut(stage: Stage, branch: RunningBranch, outputs: dict[str, list[int]]) -> int:

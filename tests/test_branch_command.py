@@ -28,8 +28,10 @@ from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.control.messages import TopologyTopics
 from tests.branch_stage import (
     TASKS,
+    as_keywords,
     as_options,
     assert_equal_from_the_cut,
+    assert_follows,
     load,
     on_host,
     original,
@@ -108,8 +110,7 @@ def test_an_application_on_two_hosts_is_cut_at_one_point(
     tmp_path: Path, bootstrap_servers: str, settings: dict[str, Any]
 ) -> None:
     here, there = free_ports(2)
-    own = {key.replace(".", "_"): value for key, value in on_host(here).items()}
-    with original(tmp_path, bootstrap_servers, **settings, **own) as stage:
+    with original(tmp_path, bootstrap_servers, **settings, **as_keywords(on_host(here))) as stage:
         name = f"{stage.application_id}-next"
         options = as_options({**on_host(there), "state.dir": str(tmp_path / "other host"), "penstock.sink.prefix": ""})
         with started(stage, stage.application_id, *options) as other:
@@ -125,10 +126,8 @@ def test_an_application_on_two_hosts_is_cut_at_one_point(
                 assert any("No cut: " in line for line in lines), lines
                 feeding.until_more(500)
             own_ports = as_options(on_host(free_port()))
-            for branch_name, outputs in ((name, made["outputs"]), (f"{name}2", dict(again.record.outputs))):
-                with started(stage, branch_name, *own_ports) as branch:
-                    until_processed(stage, feeding.written)
-                    assert assert_equal_from_the_cut(stage, branch, outputs) > 500
+            for branch, outputs in ((name, made["outputs"]), (f"{name}2", dict(again.record.outputs))):
+                assert_follows(stage, branch, feeding, outputs, *own_ports)
             assert other.process.poll() is None
 
 
@@ -154,10 +153,7 @@ def test_a_thread_that_is_killed_during_the_hold_spoils_only_that_attempt(
         assert victim not in [thread["pid"] for thread in stage.json("status")["threads"]]
         assert any("No cut: the stream threads have not held" in line for line in lines), lines
         feeding.until_more(1_000)
-        feeding.end()
-        with started(stage, name) as branch:
-            until_processed(stage, feeding.written)
-            assert assert_equal_from_the_cut(stage, branch, dict(made.record.outputs)) > 500
+        assert_follows(stage, name, feeding, dict(made.record.outputs))
 
 
 @BROKER
@@ -212,10 +208,7 @@ def test_offsets_and_changelogs_are_those_of_one_moment(tmp_path: Path, bootstra
             branching._original.committed = later  # type: ignore[method-assign]
             made = branching.make()
         feeding.until_more(1_000)
-        feeding.end()
-        with started(stage, name) as branch:
-            until_processed(stage, feeding.written)
-            assert assert_equal_from_the_cut(stage, branch, dict(made.record.outputs)) > 500
+        assert_follows(stage, name, feeding, dict(made.record.outputs))
 
 
 @BROKER

@@ -24,7 +24,7 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import LockError, StreamsError
 from penstock.topology.records import TopicPartition
 from penstock.workers.tasks.branch_mark import BranchMark, BranchState, branch_marks, marked
-from tests.branch_stage import APP, as_options, load, on_host, original
+from tests.branch_stage import APP, as_keywords, as_options, load, on_host, original
 from tests.conftest import MakeTopic
 from tests.exchange_stage import Operator, assert_as_of_one, before_step, operated, until_shared
 from tests.free_port import free_port, free_ports
@@ -71,9 +71,7 @@ def test_applications_on_several_hosts_are_exchanged(tmp_path: Path, bootstrap_s
     first, *ports = free_ports(4)
     state = [{"state.dir": str(tmp_path / f"other host {number}")} for number in range(2)]
     hosts = [as_options(on_host(port)) for port in ports]
-    settings = {**EXACTLY_ONCE, "num_stream_threads": 1} | {
-        key.replace(".", "_"): value for key, value in on_host(first).items()
-    }
+    settings = {**EXACTLY_ONCE, "num_stream_threads": 1, **as_keywords(on_host(first))}
     with original(tmp_path, bootstrap_servers, **settings) as stage, load(stage, PACE_SECONDS) as feeding:
         name, old = f"{stage.application_id}-next", stage.application_id
         parts = {old: ((), hosts[0] + as_options(state[0])), name: (hosts[1], hosts[2] + as_options(state[1]))}

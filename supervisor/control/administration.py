@@ -23,7 +23,7 @@ from ..queries.holds import AllHosts, CommandedHosts, ThisHost
 from ..queries.snapshots import create
 from ..queries.store_routing import Found, QueryError, StoreQueries
 from ..supervisor import Supervisor
-from .control_actions import host_actions
+from .control_actions import HOST_COMMANDS, actions
 from .status_json import (
     ApplicationJson,
     CheckpointJson,
@@ -59,11 +59,11 @@ class Administration:
 
     def __init__(self, supervisor: Supervisor, config: StreamsConfig, remote: CommandedHosts | None = None) -> None:
         #: What the application's other hosts may ask of this one.
-        self.host_actions = host_actions(ThisHost(supervisor))
-        self._all_hosts = AllHosts(supervisor, config["application.server"], remote)
+        self.host_actions = actions(ThisHost(supervisor), HOST_COMMANDS)
+        self._all_hosts = AllHosts(supervisor, remote)
         self._supervisor = supervisor
         self._config = config
-        self._stores = StoreQueries(supervisor, config["application.server"])
+        self._stores = StoreQueries(supervisor)
         self._process = psutil.Process()
         self._started = time.monotonic()
 

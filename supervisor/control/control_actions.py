@@ -6,18 +6,14 @@ Nothing else of Administration and ThisHost is reachable.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from penstock.topology.errors import StreamsError
 from penstock.topology.query.isolation_level import IsolationLevel
 
 from ..sql.sql_queries import SqlQueries, SqlQuery
 from .control_socket import Action
-
-if TYPE_CHECKING:
-    from ..queries.holds import ThisHost
-    from .administration import Administration
 
 #: Methods of Administration that a command may name.
 COMMANDS = (
@@ -48,14 +44,9 @@ TYPES: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def actions(administration: Administration) -> dict[str, Action]:
-    """Return the control socket's actions by name."""
-    return {command: _checked(command, getattr(administration, command)) for command in COMMANDS}
-
-
-def host_actions(host: ThisHost) -> dict[str, Action]:
-    """Return the actions for the application's other hosts by name."""
-    return {command: _checked(command, getattr(host, command)) for command in HOST_COMMANDS}
+def actions(owner: object, commands: Iterable[str] = COMMANDS) -> dict[str, Action]:
+    """Return actions by name: those of the control socket, whose owner is an Administration, or the given methods."""
+    return {command: _checked(command, getattr(owner, command)) for command in commands}
 
 
 def sql_action(queries: SqlQueries) -> Action:

@@ -10,7 +10,7 @@ import base64
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,6 @@ def http_app(view: HttpView, address: HttpAddress, stopping: asyncio.Event) -> A
     def route(path: str, endpoint: Endpoint, method: str = "GET") -> Route:
         return Route(path, _endpoint(view, endpoint, health if path in HEALTH_PATHS else None), methods=[method])
 
-    commands = view.administration.host_actions.items()
     routes = [
         route("/health/live", _live),
         route("/health/ready", _ready),
@@ -80,7 +79,7 @@ def http_app(view: HttpView, address: HttpAddress, stopping: asyncio.Event) -> A
         route("/topology", _topology),
         Route(host_watch.PATH, _watch_until(stopping)),
         route("/stores", lambda view, _: answer(view.stores())),
-        Route("/sql", _sql(view), methods=["POST"]),
+        Route("/sql", _with_body(view, partial(arrow.sql_response, view.sql)), methods=["POST"]),
         route("/stores/{name}", _store),
         Route(
             f"/stores/{{name}}/{CHANGES}", subscriptions.endpoint(view.changes, stopping, subscribe_parameters, _error)
@@ -89,7 +88,10 @@ def http_app(view: HttpView, address: HttpAddress, stopping: asyncio.Event) -> A
         route("/pause", lambda view, _: answer(view.administration.pause()), "POST"),
         route("/resume", lambda view, _: answer(view.administration.resume()), "POST"),
         route("/threads/{name}/restart", _restart, "POST"),
-        *(Route(f"{HOST_COMMANDS_PATH}/{name}", _command(view, action), methods=["POST"]) for name, action in commands),
+        *(
+            Route(f"{HOST_COMMANDS_PATH}/{name}", _with_body(view, partial(_carried_out, action)), methods=["POST"])
+            for name, action in view.administration.host_actions.items()
+        ),
         *(route(path, _file(*file)) for path, file in FILES.items()),
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _on_http_error})  # type: ignore[dict-item]
@@ -276,33 +278,27 @@ def arrow_rows(view: HttpView, request: Request, parameters: ArrowParameters) ->
     return arrow.rows_response(schema, scan)
 
 
-def _command(view: HttpView, action: Callable[..., Any]) -> Callable[[Request], Awaitable[Response]]:
-    """Return the endpoint at which another host of the application has a command carried out here."""
-
-    def carried_out(body: bytes) -> Response:
-        try:
-            arguments = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise QueryError(400, "BAD_REQUEST", f"The body must be a JSON object: {error}") from None
-        if not isinstance(arguments, dict):
-            raise QueryError(400, "BAD_REQUEST", "The body must be a JSON object with the command's arguments.")
-        return answer(action(**arguments))
+def _with_body(
+    view: HttpView, respond: Callable[[bytes, Request], Response]
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return the endpoint for requests with a body. respond(body, request): as an Endpoint, in a thread."""
 
     async def run(request: Request) -> Response:
         body = await request.body()
-        return await _endpoint(view, lambda _view, _request: carried_out(body), None)(request)
+        return await _endpoint(view, lambda _, request: respond(body, request), None)(request)
 
     return run
 
 
-def _sql(view: HttpView) -> Callable[[Request], Awaitable[Response]]:
-    """Return the endpoint for queries in SQL."""
-
-    async def run(request: Request) -> Response:
-        body = await request.body()
-        return await _endpoint(view, lambda view, request: arrow.sql_response(view.sql, body, request), None)(request)
-
-    return run
+def _carried_out(action: Callable[..., Any], body: bytes, _request: Request) -> Response:
+    """Return the response to a command of another host. body: a JSON object with the arguments."""
+    try:
+        arguments = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise QueryError(400, "BAD_REQUEST", f"The body must be a JSON object: {error}") from None
+    if not isinstance(arguments, dict):
+        raise QueryError(400, "BAD_REQUEST", "The body must be a JSON object with the command's arguments.")
+    return answer(action(**arguments))
 
 
 def _is_windowed(request: Any) -> bool:

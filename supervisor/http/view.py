@@ -60,7 +60,7 @@ class HttpView:
         self, supervisor: Supervisor, administration: Administration, config: StreamsConfig, remote: OtherHosts
     ) -> None:
         self.administration = administration
-        self.queries = StoreQueries(supervisor, config["application.server"], remote)
+        self.queries = StoreQueries(supervisor, remote)
         self.hosted_queries = HostedQueries(supervisor, self.queries, remote)
         self.scans = StoreScans(supervisor, self.queries)
         self.sql = SqlQueries(self.scans, config)

@@ -102,13 +102,12 @@ class ThisHost:
 class AllHosts:
     """The stream threads of all hosts. All errors are StreamsErrors.
 
-    application_server: this host's, "" if it has none. remote: without it only this host is reached. A host that is not
-    known yet, or has no application.server, is left out: the tasks of hold() show whether one is missing.
+    remote: without it only this host is reached. A host that is not known yet, or has no application.server, is left
+    out: the tasks of hold() show whether one is missing.
     """
 
-    def __init__(self, supervisor: Supervisor, application_server: str, remote: CommandedHosts | None = None) -> None:
+    def __init__(self, supervisor: Supervisor, remote: CommandedHosts | None = None) -> None:
         self._supervisor = supervisor
-        self._me = HostInfo.parse(application_server) if application_server else None
         self._remote = remote
         self._here = ThisHost(supervisor)
 
@@ -150,17 +149,14 @@ class AllHosts:
         calls: list[Callable[[], Part]] = [here]
         if self._remote is not None:
             carry_out, timeout = self._remote.carry_out, seconds + END_SECONDS
-            calls += [partial(carry_out, host, command, arguments, timeout) for host in self._others()]
+            others = self._supervisor.queries.metadata.others()
+            calls += [partial(carry_out, other.host_info, command, arguments, timeout) for other in others]
         with ThreadPoolExecutor(len(calls)) as pool:
             futures = [pool.submit(call) for call in calls]
         errors = {str(error) for future in futures if (error := _failure(future.exception())) is not None}
         if errors:
             raise StreamsError("; ".join(sorted(errors)))
         return [future.result() for future in futures]
-
-    def _others(self) -> list[HostInfo]:
-        hosts = [metadata.host_info for metadata in self._supervisor.queries.metadata.all_metadata()]
-        return [host for host in hosts if host != self._me]
 
 
 def _failure(error: BaseException | None) -> BaseException | None:

@@ -19,7 +19,7 @@ from penstock.topology.query.position import Position, merged
 from penstock.topology.records import TopicPartition
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import CommandResult, ReadStore, numbered
-from penstock.workers.group.streams_metadata import HostInfo, StreamsMetadata
+from penstock.workers.group.streams_metadata import HostInfo
 from penstock.workers.queries.store_answers import Reply, Row, StoreRead
 
 from ..supervisor import Supervisor
@@ -170,13 +170,11 @@ class StoreQueries:
     def __init__(
         self,
         supervisor: Supervisor,
-        application_server: str,
         remote: RemoteHosts | None = None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._supervisor = supervisor
-        self._me = HostInfo.parse(application_server) if application_server else None
         self._remote = remote
         self._clock = clock
         self._pause = pause
@@ -296,13 +294,10 @@ class StoreQueries:
         """Return the other hosts to query, the one with the active task first."""
         partition = answer.partition if answer.partition is not None else request.partition
         wanted = {TopicPartition(topic, partition) for topic in answer.topics if partition is not None}
-        others = [m for m in self._others() if wanted]
+        others = [m for m in self._supervisor.queries.metadata.others() if wanted]
         active = [m.host_info for m in others if m.topic_partitions & wanted]
         standby = [m.host_info for m in others if m.standby_topic_partitions & wanted]
         return active + (standby if request.max_lag is not None else [])
-
-    def _others(self) -> list[StreamsMetadata]:
-        return [m for m in self._supervisor.queries.metadata.all_metadata() if m.host_info != self._me]
 
     def _first(self, hosts: list[HostInfo], request: ReadStore, timeout: float) -> Found:
         failed: QueryError | None = None
@@ -384,7 +379,7 @@ class StoreQueries:
 
     def hosts_with(self, store: str) -> list[HostInfo]:
         """Return the other hosts with a part of a store."""
-        return [m.host_info for m in self._others() if store in m.state_store_names]
+        return [m.host_info for m in self._supervisor.queries.metadata.others() if store in m.state_store_names]
 
 
 def _answers(request: ReadStore, answers: Answers) -> Steps[list[StoreRead]]:

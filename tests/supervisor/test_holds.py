@@ -13,26 +13,29 @@ from penstock.supervisor.queries.holds import AllHosts, Part, ThisHost
 from penstock.supervisor.queries.queries import Answers, Question
 from penstock.supervisor.queries.store_routing import QueryError
 from penstock.topology.errors import StreamsError
+from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import (
     CommandResult,
     EndHold,
     HeldTasks,
     HoldAtCommit,
+    HostsChanged,
     LimitInput,
     TopologyTopics,
 )
-from penstock.workers.group.streams_metadata import HostInfo
+from penstock.workers.group.streams_metadata import HostInfo, StreamsMetadataState
 
 TOPICS = TopologyTopics(("in",), (), ("app-counts-changelog",), ("out",), ())
 OTHER = HostInfo("b", 2)
 
 
 class Threads:
-    """The part of a supervisor that holds use, with one stream thread, which holds until it is told otherwise."""
+    """The part of a supervisor that holds use, with one stream thread, which holds until the hold ends."""
 
-    def __init__(self, task: str, hosts: tuple[HostInfo, ...] = ()) -> None:
-        metadata = [SimpleNamespace(host_info=host) for host in hosts]
-        self.queries = SimpleNamespace(metadata=SimpleNamespace(all_metadata=lambda: metadata))
+    def __init__(self, task: str, *addresses: str) -> None:
+        self.queries = SimpleNamespace(metadata=StreamsMetadataState(next(iter(addresses), "")))
+        nothing: frozenset[TopicPartition] = frozenset()
+        self.queries.metadata.on_change(HostsChanged(dict.fromkeys(addresses, nothing), {}, {}, frozenset()))
         self.task = task
         self.topics = TOPICS
         self.refusal: str | None = None
@@ -81,9 +84,9 @@ class Hosts:
 
 class TwoHosts:
     def __init__(self) -> None:
-        self.here, self.there = Threads("0_0", (HostInfo("a", 1), OTHER)), Threads("0_1")
+        self.here, self.there = Threads("0_0", "a:1", "b:2"), Threads("0_1")
         self.network = Hosts(self.there)
-        self.all = AllHosts(self.here, "a:1", self.network)  # type: ignore[arg-type]
+        self.all = AllHosts(self.here, self.network)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -137,7 +140,7 @@ def test_limits_and_stops_reach_all_hosts(hosts: TwoHosts) -> None:
 
 def test_without_an_address_only_this_host_is_asked() -> None:
     alone = Threads("0_0")
-    assert AllHosts(alone, "").hold(2.0)["tasks"] == ["0_0"]  # type: ignore[arg-type]
+    assert AllHosts(alone).hold(2.0)["tasks"] == ["0_0"]  # type: ignore[arg-type]
 
 
 def test_an_error_that_nothing_explains_is_not_hidden(hosts: TwoHosts) -> None:

@@ -237,7 +237,7 @@ def answers(here: PartitionResults, hosts: Hosts, local: bool = False) -> Partit
         def hosts_with(self, store: str) -> list[HostInfo]:
             return [HostInfo(name, 80) for name in hosts.answers]
 
-    return HostedQueries(supervisor, Others(supervisor, "here:80"), hosts).answer(REQUEST, 9, 1, local)
+    return HostedQueries(supervisor, Others(supervisor), hosts).answer(REQUEST, 9, 1, local)
 
 
 def test_other_hosts_answer_for_partitions_without_a_running_active_task_here() -> None:
@@ -273,7 +273,7 @@ def test_rows_that_have_not_reached_a_bound_are_asked_for_again_until_the_time_i
 
     def answer(wait: float, *answers: PartitionResults) -> PartitionResults:
         supervisor: Any = Threads(*answers)
-        queries = StoreQueries(supervisor, "")
+        queries = StoreQueries(supervisor)
         hosted = HostedQueries(supervisor, queries, None, lambda: clock.now_ms / 1000, clock.sleep)
         return hosted.answer(REQUEST, 9, 1, local=True, wait=wait)
 

@@ -62,7 +62,7 @@ class OtherHost(RemoteHosts):
 
 def read(here: tuple[str, ...], there: tuple[str, ...]) -> Found:
     supervisor: Any = OneThread(*here)
-    return StoreQueries(supervisor, HERE, OtherHost(*there)).read(ReadStore(0, "counts"), 1, local=False)
+    return StoreQueries(supervisor, OtherHost(*there)).read(ReadStore(0, "counts"), 1, local=False)
 
 
 def test_the_results_of_all_hosts_are_merged() -> None:
@@ -97,12 +97,12 @@ def test_rows_that_have_not_reached_a_position_are_asked_for_again_until_the_tim
     clock = ManualClock()
     supervisor: Any = Behind(3)
 
-    queries = StoreQueries(supervisor, HERE, None, lambda: clock.now_ms / 1000, clock.sleep)
+    queries = StoreQueries(supervisor, None, lambda: clock.now_ms / 1000, clock.sleep)
     request = ReadStore(0, "counts", at_least=of("0_0"))
     assert queries.read(request, 1, local=True, wait=1).tasks == ["0_0"]
     assert supervisor.asked == 3
     late: Any = Behind(1_000)
-    queries = StoreQueries(late, HERE, None, lambda: clock.now_ms / 1000, clock.sleep)
+    queries = StoreQueries(late, None, lambda: clock.now_ms / 1000, clock.sleep)
     for wait, attempts in ((0, 1), (1, 22)):
         late.asked = 0
         with pytest.raises(QueryError, match="not yet") as raised:
@@ -132,7 +132,7 @@ class Keyed(OneThread):
 
 def test_only_the_stream_thread_that_should_have_a_key_is_asked() -> None:
     supervisor: Any = Keyed()
-    queries = StoreQueries(supervisor, HERE, None)
+    queries = StoreQueries(supervisor, None)
     keys = [f"k{number}" for number in range(20)]
     owners = [queries.read(ReadStore(0, "counts", key=key), 1, local=True).tasks[0] for key in keys]
     assert len(set(owners)) == 3
@@ -141,7 +141,7 @@ def test_only_the_stream_thread_that_should_have_a_key_is_asked() -> None:
 
 def test_all_stream_threads_are_asked_if_the_one_that_should_have_a_key_has_not() -> None:
     supervisor: Any = Keyed()
-    queries = StoreQueries(supervisor, HERE, None)
+    queries = StoreQueries(supervisor, None)
     (owner,) = queries.read(ReadStore(0, "counts", key="k"), 1, local=True).tasks
     supervisor.moved.add(owner)
     assert queries.read(ReadStore(0, "counts", key="k"), 1, local=True).tasks == [owner]

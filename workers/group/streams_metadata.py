@@ -92,6 +92,10 @@ class StreamsMetadataState:
         """Return all hosts that have an application.server; none before the first assignment."""
         return list(self._metadata)
 
+    def others(self) -> list[StreamsMetadata]:
+        """Return all of them but this host."""
+        return [metadata for metadata in self._metadata if metadata.host_info != self._this_host]
+
     def metadata_for_store(self, store: str) -> list[StreamsMetadata]:
         """Return the hosts with a part of a store, active or standby; raises UnknownStateStoreError."""
         if self._hosts is not None:
