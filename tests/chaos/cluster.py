@@ -9,7 +9,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +29,7 @@ from kafka.errors import KafkaError
 from penstock.dev.dev_broker import ANSWER_TIMEOUT_SECONDS, HOST, STOP_TIMEOUT_SECONDS, DevBroker
 from penstock.dev.kafka_distribution import newest
 from tests.brokers import SMALL_COMPILER
+from tests.free_port import free_ports
 
 #: The lowest id of controllers; those of brokers are 1, 2, 3.
 FIRST_CONTROLLER = 101
@@ -36,8 +37,6 @@ FIRST_CONTROLLER = 101
 BROKER_HEAP, CONTROLLER_HEAP = "-Xmx320m", "-Xmx128m"
 #: librdkafka's error for a broker that does not respond.
 UNREACHABLE = (ClientError._TRANSPORT, ClientError._ALL_BROKERS_DOWN, ClientError._RESOLVE, ClientError._TIMED_OUT)
-#: Below the ports that Linux gives to outgoing connections: a port stays free while its node is down.
-PORTS = range(20_000, 32_000)
 #: How long a broker counts as alive without a heartbeat; see schedule.STOP_BROKER_MS.
 SESSION = {"broker.session.timeout.ms": "5000", "broker.heartbeat.interval.ms": "500"}
 #: Seconds for a node to start on a busy machine, and for all replicas of all partitions to be in sync.
@@ -151,7 +150,7 @@ class Cluster:
         broker_ids = range(1, brokers + 1)
         nodes = (*range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers), *broker_ids)
         self._addresses = Addresses(
-            {n: (hosts or {}).get(n, HOST) for n in nodes}, dict(zip(nodes, _free_ports(), strict=False))
+            {n: (hosts or {}).get(n, HOST) for n in nodes}, dict(zip(nodes, free_ports(len(nodes)), strict=True))
         )
         self.kafka = kafka or newest()
         replicated = _replication(brokers) | SESSION | dict(config or {})
@@ -370,16 +369,3 @@ def _brokers(address: str) -> set[int]:
         return set(client.list_topics(timeout=ANSWER_TIMEOUT_SECONDS).brokers)
     except KafkaException:
         return set()
-
-
-def _free_ports() -> Iterator[int]:
-    """Yield free ports, in a range that no other process of Penstock is likely to use."""
-    begin = time.time_ns() % len(PORTS)
-    for port in (*PORTS[begin:], *PORTS[:begin]):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue  # taken
-        yield port

@@ -44,7 +44,9 @@ class Host:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
         )
         assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "serving\n"
+        if self.process.stdout.readline() != "serving\n":
+            self.kill()
+            pytest.fail("the host does not serve; its output has the reason")
 
     def stop(self) -> None:
         """Let it end cleanly."""
