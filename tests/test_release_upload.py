@@ -6,7 +6,6 @@ The index is a local server, because only a workflow has a token for the real on
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock_distribution import NAME
+from tests.free_port import free_port
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,8 +68,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def index(tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of an empty package index."""
     packages = tmp_path_factory.mktemp("packages")
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}/"
     options = ("--disable-fallback", "--passwords", ".", "--authenticate", ".", "--port", str(port))
     server = subprocess.Popen([tools / "pypi-server", "run", "--interface", "127.0.0.1", *options, packages])

@@ -28,6 +28,7 @@ from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
 from tests.brokers import FIRST, SECOND, SecuredBroker, ThreeBrokers
 from tests.clients.conftest import MakeTopic, Open
+from tests.free_port import free_port
 from tests.suspended import suspended
 from tests.topics import create_topics, delete_topics
 from tests.waiting import PATIENCE_SECONDS, eventually, wait_for_partitions
@@ -255,9 +256,7 @@ def test_a_forbidden_operation_fails_at_once_and_is_named(
 
 
 def test_unreachable_brokers_are_waited_for_until_the_timeout(opened: Open) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    asking, partition = opened(KafkaAdmin, f"127.0.0.1:{port}"), TopicPartition("in", 0)
+    asking, partition = opened(KafkaAdmin, f"127.0.0.1:{free_port()}"), TopicPartition("in", 0)
     started = time.monotonic()
     asked = asking.offsets({partition: LATEST}, SHORT_MS)[partition]
     with pytest.raises(UnreachableError, match="refused"):

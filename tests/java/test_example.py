@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 
 from benchmarks.systems import compile_java
 from tests.first_steps import Terminal
+from tests.free_port import free_port
 from tests.java.conftest import kafka_streams_jars
 from tests.java.handover import kind_of, placed
 from tests.markdown import blocks
@@ -46,8 +46,7 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         java, class_path = kafka_streams_jars()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = str(free.getsockname()[1])
+        self.port = str(free_port())
         self._replaced = {PORT: self.port, FOLDER: str(folder / "order-counts")}
         self._folder = folder
         self._environment = {

@@ -464,7 +464,7 @@ def test_a_subscriber_that_never_reads_is_disconnected(latest: Latest, monkeypat
             with pytest.raises(RefusedError) as refused:
                 EventSource(streams.http_port, "/stores/latest/changes")
             assert (refused.value.status, refused.value.code) == (503, "TOO_MANY_REQUESTS")
-            eventually(lambda: streams._http._view.changes._tails, "it has a place, and its changes are read")
+            eventually(lambda: bool(streams._http._view.changes._tails), "it has a place, and its changes are read")
             latest.produce(*(("a", "x" * 100_000) for _ in range(300)), partition=0)
             nothing_is_held()
             with EventSource(streams.http_port, "/stores/latest/changes?from=now") as source:

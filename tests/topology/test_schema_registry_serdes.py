@@ -9,7 +9,6 @@ import datetime
 import decimal
 import json
 import math
-import socket
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +44,7 @@ from penstock.testing import TopologyTestDriver
 from penstock.topology.records import Windowed
 from penstock.topology.serdes.serdes import deserializer_for, serializer_for
 from penstock.topology.serdes.windowed_serdes import ChangedSerde
+from tests.free_port import free_port
 
 # Deprecations of the extra's own dependencies cannot be fixed here.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*deprecat.*")
@@ -354,9 +354,7 @@ def test_a_sent_serde_has_the_same_options() -> None:
 @pytest.fixture
 def nobody() -> dict[str, Any]:
     """An address without a registry."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
-    return {"url": f"http://127.0.0.1:{port}", "max.retries": 0}
+    return {"url": f"http://127.0.0.1:{free_port()}", "max.retries": 0}
 
 
 @pytest.mark.parametrize("where", ["source", "store", "sink"])

@@ -41,6 +41,7 @@ from penstock.testing.wire import (
     WireError,
     WireProxy,
 )
+from tests.free_port import free_port
 from tests.waiting import PATIENCE_SECONDS
 from tests.wire.plain_client import PlainClient
 
@@ -325,9 +326,7 @@ def test_a_broker_is_cut_off_and_returns(proxy: WireProxy) -> None:
 
 
 def test_an_unreachable_broker_resets_connections() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    with WireProxy(f"127.0.0.1:{port}") as proxy:
+    with WireProxy(f"127.0.0.1:{free_port()}") as proxy:
         assert_refused(proxy)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import http.client
-import socket
 import ssl
 import subprocess
 import tarfile
@@ -15,6 +14,7 @@ from types import TracebackType
 
 from penstock.pipeline.java.jar_lock import fetch_jars, read_lock
 from penstock.pipeline.java.java_runtime import find_java
+from tests.free_port import free_port
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 LOCK = Path(__file__).with_name("apicurio.lock")
@@ -28,8 +28,7 @@ class RegistryServer:
         with tarfile.open(fetch_jars(read_lock(LOCK))[0]) as archive:
             archive.extractall(folder)  # verified by its SHA-256
         (jar,) = folder.glob("*-runner.jar")
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            self.port = found.getsockname()[1]
+        self.port = free_port()
         options = ("-Xmx512m", "-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self.port}")
         log = folder / "log"
         with log.open("w") as file:
