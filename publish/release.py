@@ -64,7 +64,7 @@ def version_of(sdist: Path) -> str:
 
 
 def digests(files: list[Path]) -> dict[str, str]:
-    """Return the SHA-256 of files by name; of an sdist that of what is in it, as gzip notes when it was packed."""
+    """Return the SHA-256 of files by name. Of an sdist it is that of the unpacked content: gzip's header has a time."""
     return {path.name: hashlib.sha256(_content(path)).hexdigest() for path in files}
 
 

@@ -167,7 +167,7 @@ def test_a_limit_for_the_catch_up_is_not_exceeded_by_the_wait_for_tasks() -> Non
 
 @BROKER
 @pytest.mark.slow
-def test_what_the_operator_reads(tmp_path: Path, bootstrap_servers: str) -> None:
+def test_the_commands_say_what_they_did_and_why_they_refuse(tmp_path: Path, bootstrap_servers: str) -> None:
     with original(tmp_path, bootstrap_servers) as stage:
         name, first = f"{stage.application_id}-next", stage.application_id
         unknown = stage.run("branch", "cutover", name)

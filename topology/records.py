@@ -312,7 +312,7 @@ class Window(NamedTuple):
     end: int
 
     def overlap(self, other: Window, *, inclusive: bool = False) -> bool:
-        """Return whether two windows have a moment in common. inclusive: they hold their ends, as sessions do."""
+        """Return whether two windows have a moment in common. inclusive: their ends belong to them, as in sessions."""
         if inclusive:
             return self.start <= other.end and other.start <= self.end
         return self.start < other.end and other.start < self.end

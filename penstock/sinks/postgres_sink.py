@@ -163,7 +163,7 @@ class PostgresSink(TableSink):
         return self.exists(cursor, self._offsets_name())
 
     def exists(self, cursor: Cursor[Any], name: Sequence[str]) -> bool:
-        """Return whether a table exists. name: its schema, if it is given, and its own."""
+        """Return whether a table exists. name: [schema, table], or [table]."""
         found = cursor.execute("SELECT to_regclass(%s)", [".".join(map(quoted, name))]).fetchone()
         return found is not None and found[0] is not None
 

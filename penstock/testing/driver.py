@@ -346,7 +346,7 @@ class TopologyTestDriver:
             self._process_global(global_source, placed)
 
     def _placed(self, record: SentRecord) -> SentRecord:
-        """Return a record with the partition that it goes to; the only task does not look at it."""
+        """Return a record with the partition that it goes to. With a single task there are no partitions."""
         return record if self._partitions is None else self._partitions.place(record)
 
     @contextmanager

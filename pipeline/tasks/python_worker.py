@@ -34,7 +34,7 @@ def in_python_worker() -> Iterator[None]:
 
 
 def worker_function(run: MapInArrow) -> MapInArrow:
-    """Return a function for mapInArrow that runs another one so."""
+    """Return a function for mapInArrow that runs ``run`` inside of in_python_worker()."""
 
     def wrapped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with in_python_worker():

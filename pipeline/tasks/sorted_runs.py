@@ -10,7 +10,7 @@ run have at least doubled.
                 segments of the value log
     table       see kernel/sorted_tables.pyx; tables of newer runs have higher numbers
 
-A large value is in the store's value log; its row has its place in its stead. See value_log.py.
+A large value is in the store's value log; the row then has the value's place in the log. See value_log.py.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class SortedRuns(BytesStore):
             self._directory = directory
 
     def _as_stored(self, rows: Mapping[bytes, bytes | None]) -> dict[bytes, bytes]:
-        """Return rows as tables have them, and with them those that the value log has moved."""
+        """Return rows in the format of tables, with the further rows whose values the value log has moved."""
         stored = {key: DELETED if value is None else value for key, value in rows.items()}
         large = {key: value for key, value in rows.items() if value is not None and self._is_large(value)}
         if large or not self._log.is_empty:

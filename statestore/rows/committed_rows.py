@@ -13,7 +13,7 @@ from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
 
 
 class HasRows(Protocol):
-    """A store. rows: those that it has now, which are others once it is closed."""
+    """A store. rows: its current rows; a closed store has others, which raise."""
 
     rows: BytesStore
 

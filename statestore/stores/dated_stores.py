@@ -51,7 +51,7 @@ def dated_record(builder: StoreBuilder, dated: bytes) -> tuple[bytes, Headers]:
 
 
 def _due_header(ttl: Ttl, due_ms: int) -> Headers:
-    """Return the header with the time at which a row is due; None if that follows from its timestamp."""
+    """Return headers with the time at which a row is due; None if that time follows from the row's timestamp."""
     if ttl.clock is Punctuation.STREAM_TIME and not ttl.refreshed_on_read:
         return None
     return [(DUE_HEADER, LONG.pack(due_ms))]
@@ -267,7 +267,7 @@ class TimerStore(DatedStore):
             self.task.output.log_change(self.name, key, row, self.task.timestamp)
 
     def fires_to(self, on_due: OnDue) -> None:
-        """Name the function that gets the timers. Raises StreamsError if there is one."""
+        """Set the function that gets due timers. Raises StreamsError if one is set already."""
         if self._on_due is not None:
             raise StreamsError(f"The timers {self.name} are connected to two processors: each needs its own")
         self._on_due = on_due

@@ -200,7 +200,7 @@ def object_fields(value: Any) -> Mapping[str, Any] | None:
 
 
 def _message_field(message: Any, field: Any) -> Any:
-    """Return a field of a Protobuf message; None for one that it may lack and does."""
+    """Return the value of a Protobuf message's field; None for an optional field that is not set."""
     value = getattr(message, field.name)
     if field.is_repeated:
         return dict(value) if hasattr(value, "items") else list(value)

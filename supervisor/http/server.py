@@ -90,7 +90,7 @@ class HttpServer:
         logger.info("Serving HTTP at http://%s:%d/", self._address.host, self.port)
 
     def _serve(self) -> None:
-        """Serve until the end. If that fails, the port stays open: hosts that watch this one would take it for lost."""
+        """Serve until the end. The port stays open after a failure: else watching hosts would declare this one lost."""
         _yield_to_processing()
         try:
             self._server.run(sockets=[])  # it accepts for itself

@@ -50,7 +50,7 @@ def _of_services() -> Iterator[Path]:
 
 
 def _may_have(folder: Path, application_id: str | None) -> bool:
-    """Return whether a service's folder has the application; one that this user cannot read may, by its name."""
+    """Return whether a service's folder has, or by its name may have, the application: it may be unreadable."""
     if application_id is None or folder.name == SERVICE_PREFIX + application_id:
         return True
     return os.path.isdir(folder / application_id)

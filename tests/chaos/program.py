@@ -158,7 +158,7 @@ def new_group_tally() -> Tally:
 
 
 def group_tally(_group: str, value: Tally, seen: Tally) -> Tally:
-    """Count one record of a group; last and breaks are by key."""
+    """Add one record to a group's tally. last: the last number by key; breaks: numbers that did not follow it."""
     key, number = value["key"], value["n"]
     return {
         "records": seen["records"] + 1,

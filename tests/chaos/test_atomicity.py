@@ -113,7 +113,7 @@ def test_a_marker_written_twice_by_a_coordinator_is_no_fault(coordinator_epoch: 
 
 
 def test_a_duplicate_marker_is_identified_by_its_epoch_if_the_beginning_is_deleted() -> None:
-    """The number of markers does not help there: this partition has as many as there were transactions."""
+    """The number of markers does not help there: with the duplicate, there is one for each transaction."""
     made = MadeLog(bumps=True)
     for number_, commit in ((1, True), (2, False), (3, True)):
         made.append(FEEDER, IN, number("k0", number_, aborted=not commit))

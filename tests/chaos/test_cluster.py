@@ -14,7 +14,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture
 def cluster(bootstrap_servers: str) -> Cluster:
-    """The test run's broker, as a Cluster that has not started it."""
+    """A Cluster for the broker of the test run, which it has not started."""
     found = Cluster.__new__(Cluster)
     found.bootstrap_servers = bootstrap_servers
     return found

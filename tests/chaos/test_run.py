@@ -1,4 +1,4 @@
-"""The ends of hosts are judged too: by themselves, when asked to stop, and when their supervisor is killed."""
+"""The checker also judges how hosts end: without a request, after a request to stop, and by a killed supervisor."""
 
 from __future__ import annotations
 

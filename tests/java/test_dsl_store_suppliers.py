@@ -1,4 +1,4 @@
-"""DslStoreSuppliers on Java and on Penstock: operators over the stores that they choose write the same."""
+"""With the same DslStoreSuppliers, Java and Penstock write the same outputs and changelogs."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_what_is_no_exception_is_not_refused() -> None:
         Guarded(stop, lambda value, error: pytest.fail("it was refused"))(1)
 
 
-def test_the_exception_that_is_being_handled_stays_so() -> None:
+def test_a_failure_leaves_sys_exception_as_it_was() -> None:
     def refuse(value: object, error: Exception) -> None:
         raise SerializationError("refused") from error
 

@@ -156,7 +156,7 @@ def windowed(builder: Any, text: Options) -> Any:
 @pytest.mark.parametrize(
     "held", [suppressed, suppressed_until_full, suppressed_windows, joined_with_grace, counted, windowed]
 )
-def test_the_letter_of_a_held_record_has_its_own_key_and_value(
+def test_the_dead_letter_of_a_buffered_record_has_the_key_and_value_of_that_record(
     start: Any, text: Options, held: Callable[[Any, Options], Any], cache: int
 ) -> None:
     config = {**CONTINUE, "statestore.cache.max.bytes": cache}

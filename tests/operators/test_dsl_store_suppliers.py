@@ -41,7 +41,7 @@ Records = list[tuple[str, str, str | None, int]]
 
 
 def builder_of(declare: Callable[[Any, Any], Any]) -> StreamsBuilder:
-    """Return the topology of a stream and a second one; declare(left, right) -> a result for the topic out."""
+    """Return a topology that reads the topics left and right and writes what declare(left, right) returns to out."""
     builder = StreamsBuilder()
     left, right = (builder.stream(topic, key_serde=TEXT, value_serde=TEXT) for topic in ("left", "right"))
     found = declare(left, right)
@@ -368,7 +368,7 @@ def test_an_own_store_has_no_ttl() -> None:
 
 
 def test_an_own_store_cannot_be_read_as_committed() -> None:
-    """Its rows are those that its user's class keeps, without the ones before them."""
+    """The user's class has only the current rows, not those as of the last commit."""
     with TopologyTestDriver(
         counting(Materialized("counts")).build(), {"dsl.store.suppliers.class": OwnSuppliers}
     ) as driver:

@@ -28,7 +28,7 @@ def test_a_line_has_the_bytes_of_the_serdes_and_its_place() -> None:
     ]
 
 
-def test_null_and_exact_bytes() -> None:
+def test_a_line_may_have_a_null_key_and_a_value_as_hexadecimal_bytes() -> None:
     (found,) = read(json.dumps({**PLACE, "key": None, "value": 3, "value_bytes": "00ff"}))
     assert (found["key"], found["value"], found["headers"]) == (None, b"\x00\xff", None)
 

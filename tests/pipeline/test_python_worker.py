@@ -26,7 +26,7 @@ def sinks(address: str, linger_ms: int = 5) -> Sinks:
     return Sinks({"bootstrap.servers": address, "log_level": 0, "linger.ms": linger_ms})
 
 
-def test_a_finished_sink_is_that_of_the_next_task(closed_port: str) -> None:
+def test_the_next_task_uses_a_sink_that_is_not_in_use(closed_port: str) -> None:
     mine = sinks(closed_port)
     first, second = mine.of_tasks(), mine.of_tasks()
     assert second is not first, "the first one is in use"

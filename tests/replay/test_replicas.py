@@ -36,7 +36,7 @@ def driver_rows(replays: Replays, order: list[RawRecord]) -> dict[str, list[tupl
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_ten_random_records_have_the_state_of_an_independent_replay(name: str, tmp_path: Path) -> None:
-    """Whether the replay begins at the beginning or at a checkpoint, rows are those of a driver, byte for byte."""
+    """Byte for byte: whether the replay begins at the first record or at a checkpoint, its rows equal a driver's."""
     build, topics = TOPOLOGIES[name]
     replays, rng = Replays(build(), Input(*topics).fill(300), tmp_path), random.Random(3)
     order: list[RawRecord] = []

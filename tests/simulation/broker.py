@@ -63,8 +63,8 @@ class _Asked:
 class Broker:
     """Topics, transactions, the group. on_commit: see Auditor; level: the finalized one of transaction.version.
 
-    stale_writes: from processes that the group has removed; late_records: those of them that were also produced after
-    that.
+    stale_writes: written by processes after the group has removed them; late_records: the stale writes of records that
+    were also produced after the removal.
     """
 
     def __init__(self, world: World, on_commit: Any, level: int = NEW_PROTOCOL_LEVEL) -> None:

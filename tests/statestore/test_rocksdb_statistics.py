@@ -23,7 +23,7 @@ rocksdb.compaction.times.micros P50 : 0.000000 P95 : 0.0 P99 : 0.0 P100 : 0.0000
 """
 
 
-def test_text_is_read() -> None:
+def test_statistics_are_read_from_rocksdbs_text() -> None:
     found = statistics_metrics(TEXT)
     assert {name: value for name, value in found.items() if value} == {
         "block-cache-data-hit-ratio": 0.75,

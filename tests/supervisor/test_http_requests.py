@@ -241,7 +241,7 @@ def test_a_request_for_another_protocol_has_a_body_as_any_other(
         assert responses(port, *sent, last) == [400, 200]
 
 
-def test_authorizations(tmp_path: Path, conductor: Conductor) -> None:
+def test_only_the_exact_bearer_token_authorizes(tmp_path: Path, conductor: Conductor) -> None:
     with served(tmp_path, conductor, **{"penstock.http.token": TOKEN}) as port:
         for given, expected in AUTHORIZATIONS:
             header = b"" if given is None else f"Authorization: {given}\r\n".encode()

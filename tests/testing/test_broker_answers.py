@@ -903,7 +903,7 @@ def of_static_consumers(talk: Talk) -> None:
 
 @conversation_since("4.4.0")
 def of_assignors(talk: Talk) -> None:
-    """How partitions are assigned; the owner of each of two equal shares is a broker's own choice."""
+    """How partitions are assigned. Brokers may differ in which of two members gets which of two equal shares."""
     topics = topics_to_assign(talk, one=4, other=3)
     for assignor in ("uniform", "range"):
         for subscribed in ((topics, topics), (topics, topics[:1]), (topics[1:], topics)):

@@ -198,7 +198,7 @@ RUNS = [
 
 @pytest.mark.parametrize("store_format", ["DEFAULT", "HEADERS"])
 @pytest.mark.parametrize(("declare", "cache"), RUNS, ids=[f"{run[0].__name__}-{run[1]}" for run in RUNS])
-def test_nodes_give_the_results_of_functions(
+def test_compiled_nodes_and_python_functions_give_the_same_results(
     monkeypatch: pytest.MonkeyPatch, declare: Declare, store_format: str, cache: int
 ) -> None:
     config = {"statestore.cache.max.bytes": cache, "dsl.store.format": store_format, **SELF_JOINS}

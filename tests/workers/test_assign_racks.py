@@ -181,7 +181,7 @@ def groups_with_shares(chance: random.Random) -> list[TaskGroup]:
     return groups
 
 
-def test_skipped_passes_would_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_that_are_skipped_would_have_changed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def owners_of_groups() -> list[list[list[int]]]:
         found = []
         for seed in range(100):

@@ -159,7 +159,7 @@ def test_what_an_assignment_does_to_a_task_depends_on_its_state(bench: Bench) ->
     other = {IDS[0]: {TopicPartition(IN, 1)}}
 
     def steps() -> list[str]:
-        """Return the step of a task that stays, gets other partitions, becomes a standby task, and leaves."""
+        """Return the step for the task if it stays, gets other partitions, becomes a standby task, or leaves."""
         found = (registry.next_steps(mine), registry.next_steps(other), registry.next_steps({}, mine))
         assert registry.leaving(mine) == {IDS[1]}
         return [each[IDS[0]].value for each in (*found, registry.next_steps({}))]

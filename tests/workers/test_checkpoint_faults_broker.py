@@ -76,7 +76,7 @@ def transfers(pid: int) -> list[psutil.Process]:
 
 
 def works(process: psutil.Process) -> bool:
-    """Return whether a process has not ended; one that has may still wait for its parent."""
+    """Return whether a process still runs. A zombie has ended: it only waits for its parent."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -95,7 +95,7 @@ def test_schemas_refer_to_each_other(door: Door, topic: str) -> None:
 
 
 def messages(topic: str) -> tuple[Any, Any]:
-    """Return two classes of messages: one has a field of the other, which another file declares."""
+    """Return two message classes, Money and Order; an Order has a Money as a field, which another file declares."""
     pool = descriptor_pool.DescriptorPool()
     money, order = descriptor_pb2.FileDescriptorProto(), descriptor_pb2.FileDescriptorProto()
     money.name, money.package, money.syntax = f"{topic}/money.proto", "shop", "proto3"

@@ -401,7 +401,7 @@ def test_a_standby_task_of_a_source_topic_waits_at_the_committed_offset(
 
 
 class Lengths(Processor[str, str, None, None]):
-    """Keeps a number of each value in a global store; fails for a value that is none."""
+    """Puts each value, as a number, into a global store; fails for a value that is not a number."""
 
     def process(self, record: Record[str, str]) -> None:
         self.context.get_state_store("numbers").put(record.key, int(record.value))

@@ -182,7 +182,7 @@ class Cells(NamedTuple):
     load(cache key): a cell with the underlying store's value, None if it has none; grown(): evicts if necessary, once
     a loaded cell is in use.
     key_serde, encode_key, decode_key: between a record's key and its bytes, which are the cache key, or are in it.
-    encode_key is for keys that are not None, and is None itself if they are their bytes.
+    encode_key gets only keys other than None; it is None if the keys are bytes.
     form: of the cache keys; size_ms: of the windows; window_end: see StoreBuilder.
     hold(value): what is held of it; read(held value): a value of the reader's own; None for None.
     native: int, for integers of 64 bits, str, float or bytes, where held values are objects of that type; dict, where

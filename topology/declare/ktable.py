@@ -126,7 +126,7 @@ class KTable(AbstractStream, Generic[K, V]):
     ) -> KTable[K, Any]:
         """Return the table of an operator, materialized only if it has a store name.
 
-        used: the stores of other operators that it works with. own: those that it declares.
+        used: names of other operators' stores that this one reads. own: the stores that it declares.
         """
         stores = [key_value_store(kept)] if kept.queryable_store_name is not None else []
         stores += [StoreFactory(builder) for builder in own]
@@ -330,7 +330,7 @@ def kept_table(
     operator: TableOperator,
     key_serde: Serde[Any] | None = None,
 ) -> KTable[Any, Any]:
-    """Return the table of an operator whose results are kept so; key_serde: where the keys are windowed."""
+    """Return the table of an operator. kept: how its results are kept. key_serde: of windowed keys; overrides kept."""
     return KTable(
         builder,
         node,

@@ -93,7 +93,9 @@ class NodeContext:
         self.task.record_dropped(self.name, reason)
 
     def own(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Return a function that runs as this node: exceptions name it. For what is not called through its node."""
+        """Return a function that runs as part of this node, so that its exceptions name the node.
+
+        For functions that are not called through the node, such as callbacks."""
         task, name = self.task, self.name
 
         def run(*arguments: P.args, **named: P.kwargs) -> T:

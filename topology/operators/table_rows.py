@@ -130,7 +130,7 @@ def compiled_session_rows(node: NodeContext, name: str, sends_old: bool, on_clos
 
 
 def row_getter(getter: KTableValueGetter, sent: bool = False) -> RowGetter:
-    """Return the rows of another table; sent: those that it has passed on last, see KTableValueGetter."""
+    """Return access to the rows of another table. sent: as it has last passed them on, see KTableValueGetter."""
     get, cells, rows = getter.get_forwarded if sent else getter.get, getter.cells, getter.rows
     if cells is not None:
         read, bytes_serde = direct(cells.read), cells.bytes_serde

@@ -52,8 +52,8 @@ class WaitingRecords(ABC):
 
     in_order: whether results are forwarded in the order of their records. replayable: whether only a source and
     stateless operators have processed these records. They can then be read again after a crash, so a commit need not
-    wait for them. drains_at_commit: whether it asks for them nevertheless, and forwards what it can. times: statistics
-    of the operator's function. rows: how many rows a sink has written; None for other operators.
+    wait for them. drains_at_commit: whether a commit nevertheless makes it forward the results that are ready. times:
+    statistics of the operator's function. rows: how many rows a sink has written; None for other operators.
     """
 
     in_order = True

@@ -122,7 +122,7 @@ class _Avro:
 
 
 def _logical(schema: dict[str, Any], logical: str) -> dict[str, object]:
-    """Return the shape of a value that is read as another type of Python: whichever it was written with."""
+    """Return the shape of a value with a logical type, such as a date, whatever it is written as."""
     if "$ref" in schema:
         return schema
     return {**schema, "format": logical, KIND: f"{schema.get(KIND, schema.get('type', 'any'))} ({logical})"}

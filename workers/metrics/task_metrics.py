@@ -33,7 +33,7 @@ class Growth:
         self._seen = 0
 
     def look(self, count: int, now_ms: int) -> None:
-        """Read the current count; a smaller one than before has restarted."""
+        """Record by how much a count has grown. A count that is smaller than before has started again at 0."""
         grown = count if count < self._seen else count - self._seen
         self._seen = count
         for sensor in (self.sensor, self._total):

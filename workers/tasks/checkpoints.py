@@ -171,8 +171,8 @@ class Checkpoints:
     def is_due(self, task_id: TaskId, work: int) -> bool:
         """Whether a commit with the ends of all changelogs should take a checkpoint now.
 
-        work: how much the task has done since it runs. If that is no more than at its last checkpoint, this one counts
-        as one of now.
+        work: the amount of work that the task has done. If there was none since its last checkpoint, that one is up to
+        date, and none is due.
         """
         now_ms = self._clock.monotonic_ms()
         next_ms = self._next_ms.get(task_id)

@@ -119,8 +119,8 @@ class PartitionConsumer:
     def limit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Return no records at or after these offsets, until the next call; {} removes all limits.
 
-        Partitions need not be assigned yet. One that has been read beyond its limit already stops where it is. At its
-        limit, a partition has no lag: its task does not wait for more.
+        Partitions need not be assigned yet. A partition that has already been read beyond its limit stops where it is.
+        At its limit a partition has no lag: its task does not wait for more.
         """
         self._limits.set(offsets)
 

@@ -1,6 +1,6 @@
 """The stream thread: the loop that polls, restores, processes, punctuates and commits (Kafka Streams: StreamThread).
 
-Kafka Streams: StreamThread. In Penstock each one is the main thread of its own process.
+In Penstock each stream thread is the main thread of a separate process.
 """
 
 from __future__ import annotations

@@ -182,8 +182,8 @@ def answer(query: Query, reader: StoreReader, is_settled: bool = True) -> Comman
     """Return the result of every task here that has the store and may answer: a dict by task id, iterators as lists.
 
     A global store is that of a task "global". Failures become the result's error: a task that is still restoring, an
-    unknown method or store. is_settled: False while this thread may get tasks that no other one has any more, so that
-    an answer could lack rows.
+    unknown method or store. is_settled: False during a rebalance: this thread may be about to get tasks that no
+    thread has at the moment, so an answer could lack their rows.
     """
     try:
         return CommandResult(query.id, _results(query, reader, is_settled))

@@ -168,7 +168,7 @@ class Exchange:
         )
 
     def _obstacle(self, lock: ExitStack) -> str:
-        """Keep the writer from starting until the lock is closed; return why it is not where it has stopped."""
+        """Keep the writer from starting until the lock is closed. Returns how it differs from where it has stopped."""
         try:
             lock.enter_context(self._writer.locked())
             self._writer.wait_until_gone()

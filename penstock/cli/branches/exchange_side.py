@@ -77,7 +77,7 @@ class ExchangeSide:
         return {partition: at.offset for partition, at in found.items()}
 
     def unprocessed(self, brokers: BranchBrokers, in_time: Callable[[], bool]) -> list[TopicPartition]:
-        """Return the partitions of its repartition topics with records that it has not processed, or may not have."""
+        """Return the partitions of its repartition topics that have, or may have, unprocessed records."""
         partitions = brokers.partitions(self._internal)
         ends = brokers.settled_ends(partitions, in_time)
         if ends is None:

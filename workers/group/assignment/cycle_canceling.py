@@ -35,8 +35,8 @@ class _SavedDistances(NamedTuple):
 class _GroupDistances:
     """The shortest distances to a group's nodes so far, and the tasks or clients before them (origins).
 
-    nodes: to the client nodes. offered: the same when they last relaxed their tasks. source: to the source, over the
-    group's tasks.
+    nodes: distances to the client nodes. offered: their values at the time when these nodes last relaxed their tasks.
+    source: the distance to the source by way of the group's tasks.
     """
 
     def __init__(self, group: TaskGroup, origins: list[int | None]) -> None:
@@ -83,7 +83,7 @@ class _GroupDistances:
         return shifts.pop() if len(shifts) == 1 else None
 
     def move(self, distance: int) -> None:
-        """Add to all distances."""
+        """Add a number to all distances."""
         self.nodes = [node + distance for node in self.nodes]
         self.offered = [node + distance for node in self.offered]
         self.source += distance
