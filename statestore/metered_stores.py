@@ -226,7 +226,7 @@ class Meter:
         """Measure how long it took to open the store."""
         self._latencies[_RESTORE].add(opening_ns)
 
-    def timed(self, call: str, method: Callable[[], Any]) -> Any:
+    def timed(self, call: str, method: Callable[[], object]) -> Any:
         """Call a method, and measure it unless another one calls it; a scan lasts until its iterator is closed."""
         if self._is_inside and call not in _TO_DISK:
             return method()

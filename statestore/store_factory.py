@@ -82,7 +82,7 @@ def _open(
     cache: ThreadCache | None,
     recycled: StateStore | None,
     open_rows: OpenRows | None,
-) -> Any:
+) -> object:
     if isinstance(recycled, InMemoryTimeOrderedKeyValueChangeBuffer | CustomStore):
         return recycled.passed_to(task)
     if builder.kind is StoreKind.SUPPRESS_BUFFER:

@@ -310,7 +310,7 @@ class Supervisor:
     def _now(self) -> int:
         return self._clock.monotonic_ms()
 
-    def _sources(self) -> Iterator[tuple[Any, Callable[[], object]]]:
+    def _sources(self) -> Iterator[tuple[object, Callable[[], object]]]:
         """Yield objects to wait for, with their callbacks. Ends of processes are last: messages are read first."""
         yield self._inbox, self._empty_inbox
         slots = [(slot, slot.worker) for slot in self._slots.values() if slot.worker is not None]

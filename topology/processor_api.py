@@ -144,7 +144,7 @@ class ProcessingContext(Protocol):
         it, the first call comes with the next record (stream time), or after an interval (wall clock).
         """
 
-    def timer(self, key: Any, at: Moment, punctuation: Punctuation) -> None:
+    def timer(self, key: object, at: Moment, punctuation: Punctuation) -> None:
         """Set the timer of a key: ``on_timer(key, at)`` of the processor is called once the clock has reached at.
 
         It replaces the key's timer, if there is one. Needs a connected Stores.timer_store_builder. at: a
@@ -152,7 +152,7 @@ class ProcessingContext(Protocol):
         StreamsError without such a store, and in on_timer() for a time that is not later than its own.
         """
 
-    def cancel_timer(self, key: Any) -> None:
+    def cancel_timer(self, key: object) -> None:
         """Cancel the timer of a key, if there is one."""
 
     def commit(self) -> None:
@@ -262,7 +262,7 @@ ProcessorSupplier = Callable[[], Any]
 
 def stores_of(supplier: ProcessorSupplier) -> tuple[StoreBuilder, ...]:
     """Return the StoreBuilders of a supplier's ``stores``, a collection or a method."""
-    stores: Any = getattr(supplier, "stores", None)
+    stores: object = getattr(supplier, "stores", None)
     if callable(stores):
         stores = stores()
     return () if stores is None or not isinstance(stores, Iterable) else tuple(stores)

@@ -77,11 +77,11 @@ class Cluster:
         #: All of the client's, those of its readers and writers included.
         self.connections = Connections()
 
-    def submit(self, function: Callable[..., Coroutine[Any, Any, T]], *args: object) -> Future[T]:
+    def submit(self, function: Callable[..., Coroutine[object, object, T]], *args: object) -> Future[T]:
         """Run a coroutine on the IO thread. Its result or exception is in the future; close() cancels it."""
         return self._io.submit(self._tracked(function(*args)))
 
-    async def _tracked(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def _tracked(self, coroutine: Coroutine[object, object, T]) -> T:
         task = asyncio.current_task()
         assert task is not None
         if self._closed:
@@ -416,7 +416,7 @@ class IoThread:
             return None
         return self._failure or RuntimeError("the IO thread has ended")
 
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    def submit(self, coroutine: Coroutine[object, object, T]) -> Future[T]:
         """Run a coroutine on the thread; its result or exception is in the future."""
         failure = self.failure
         if failure is None:

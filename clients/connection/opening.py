@@ -326,7 +326,7 @@ async def _authenticate(conversation: _Conversation, opened: Opened, settings: N
     return replace(opened, session_ms=session_ms or None)
 
 
-def _next(exchange: Exchange, response: bytes | None) -> Any:
+def _next(exchange: Exchange, response: bytes | None) -> object:
     """Return the client's next message, _END after the last one."""
     try:
         return next(exchange) if response is None else exchange.send(response)

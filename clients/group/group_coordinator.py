@@ -75,7 +75,7 @@ class GroupCoordinator:
         """Send over a third connection, because the broker's plugin may be slow; raises as ``membership`` does."""
         return await self._use(lambda address: self.connection.send(address, request, timeout_ms, _DESCRIPTION))
 
-    async def _use(self, use: Callable[[Address], Coroutine[Any, Any, T]]) -> T:
+    async def _use(self, use: Callable[[Address], Coroutine[object, object, T]]) -> T:
         try:
             if self._address is None:
                 self._address = await self._find()

@@ -13,7 +13,7 @@ def by_topic(
     entries: Iterable[tuple[TopicPartition, object]], topic_field: str = "name", partitions_field: str = "partitions"
 ) -> list[dict[str, object]]:
     """Return entries about partitions grouped by topic, in their order."""
-    found: dict[str, list[Any]] = {}
+    found: dict[str, list[object]] = {}
     for partition, entry in entries:
         found.setdefault(partition.topic, []).append(entry)
     return [{topic_field: topic, partitions_field: of_topic} for topic, of_topic in found.items()]

@@ -12,7 +12,7 @@ from ..network_settings import NETWORK_FIELDS, NetworkSettings, network_fields
 #: Allowance for a response's bytes other than records, as in librdkafka.
 FRAMING_BYTES = 512
 #: Fields of FetchSettings by librdkafka's names (of several aliases in the settings, the last one wins, as there).
-_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+_FIELDS: Mapping[str, tuple[str, Callable[[Any], object]]] = {
     **NETWORK_FIELDS,
     "client.rack": ("rack", str),
     "isolation.level": ("read_committed", lambda value: value == "read_committed"),

@@ -15,7 +15,7 @@ COMPRESSION_TYPES = tuple(CODECS)
 _KIB = 1024
 
 #: Fields of ProduceSettings by librdkafka's names (of several aliases in the settings, the last one wins, as there).
-_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+_FIELDS: Mapping[str, tuple[str, Callable[[Any], object]]] = {
     **NETWORK_FIELDS,
     "linger.ms": ("linger_ms", float),
     "queue.buffering.max.ms": ("linger_ms", float),

@@ -107,7 +107,7 @@ class ProducerIdentity(Identity):
 
     def _take(self, response: Future[ProducerId], now_ms: int) -> None:
         self._asked = None
-        error: Any = response.exception()
+        error: object = response.exception()
         if error is None:
             self.producer = response.result()
             self._retries.succeeded(INIT_PRODUCER_ID.name, now_ms)

@@ -230,7 +230,7 @@ def run(
         raise ConfigError("--master, --checkpoint and --packages require --engine spark.")
     if engine == "spark" and threads is not None:
         raise ConfigError("--threads requires --engine local. On Spark the master sets the parallelism, e.g. local[4].")
-    options: dict[str, tuple[str, Any]] = {}
+    options: dict[str, tuple[str, object]] = {}
     if threads is not None:
         options["num.stream.threads"] = "--threads", threads
     if accept_changes:
@@ -291,7 +291,7 @@ def _as_json(topology: Topology, config: StreamsConfig) -> dict[str, object]:
 
     built = topology.internal_builder.build_subtopologies(config)
     names = TopicNames(config["application.id"] or "<application.id>", built)
-    found: dict[str, Any] = orjson.loads(topology_json(topology, built, names))
+    found: dict[str, object] = orjson.loads(topology_json(topology, built, names))
     return found
 
 

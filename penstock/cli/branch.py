@@ -102,7 +102,7 @@ def _show(made: Branched, application_id: str) -> None:
     click.echo(start_line(record.name, application_id, record.sink_prefix))
 
 
-def _described(record: BranchRecord) -> dict[str, Any]:
+def _described(record: BranchRecord) -> dict[str, object]:
     return {
         "name": record.name,
         "ready": record.is_ready,

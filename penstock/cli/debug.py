@@ -108,7 +108,7 @@ def debug(
         print_json(result)
 
 
-def _unmasked(value: Any) -> Any:
+def _unmasked(value: Any) -> object:
     return value
 
 

@@ -20,7 +20,7 @@ def _chooses(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select dead letters."""
 
     @functools.wraps(command)
-    def chosen(*args: Any, exception: str, message: str, source: str, since: int | None, **kwargs: Any) -> None:
+    def chosen(*args: object, exception: str, message: str, source: str, since: int | None, **kwargs: object) -> None:
         since_ms = None if since is None else time.time_ns() // 1_000_000 - since
         command(*args, choice=Choice(frozenset(), exception, message, source, since_ms), **kwargs)
 

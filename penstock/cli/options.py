@@ -54,7 +54,7 @@ def configuration(command: Callable[..., None]) -> Callable[..., None]:
     file = click.Path(dir_okay=False, path_type=Path)
 
     @functools.wraps(command)
-    def configured(*args: Any, config_file: Path | None, assignments: tuple[str, ...], **kwargs: Any) -> None:
+    def configured(*args: object, config_file: Path | None, assignments: tuple[str, ...], **kwargs: object) -> None:
         command(*args, settings=Settings(config_file, assignments), **kwargs)
 
     add_assignments = click.option(

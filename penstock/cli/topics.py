@@ -175,7 +175,7 @@ class Topics:
 
     def _metadata(self, client: AdminClient | Consumer) -> Mapping[str, Any]:
         try:
-            topics: Mapping[str, Any] = client.list_topics(timeout=TIMEOUT_SECONDS).topics
+            topics: Mapping[str, object] = client.list_topics(timeout=TIMEOUT_SECONDS).topics
             return topics
         except KafkaException as error:
             client.poll(0)  # passes connection errors to _on_error

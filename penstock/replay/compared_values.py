@@ -57,16 +57,16 @@ class ComparedValues:
                 return self.without_fields(self._decoded(record.topic, record.value))
         return as_hex(record.value)
 
-    def _decoded(self, topic: str, value: bytes) -> Any:
+    def _decoded(self, topic: str, value: bytes) -> object:
         if topic in self._stores:
             return self._stores[topic].serdes.decode_value(value)
         return deserializer_for(self._serdes[topic][1], topic)(value)
 
-    def without_fields(self, value: Any) -> str:
+    def without_fields(self, value: object) -> str:
         """Return a value as marked JSON, without the ignored fields."""
         return JSON_MARK + orjson.dumps(self._stripped(plain(value)), option=orjson.OPT_SORT_KEYS).decode()
 
-    def _stripped(self, value: Any) -> Any:
+    def _stripped(self, value: object) -> object:
         if isinstance(value, dict):
             return {name: self._stripped(each) for name, each in value.items() if name not in self._ignore}
         return [self._stripped(each) for each in value] if isinstance(value, list) else value

@@ -55,7 +55,7 @@ class NodeTrace(ProcessorWrapper):
 
         return traced
 
-    def _note(self, kind: str, name: str, key: Any, value: Any, timestamp: int | None) -> None:
+    def _note(self, kind: str, name: str, key: object, value: object, timestamp: int | None) -> None:
         sender = self._path[-1] if self._path else ""
         self.events.append({kind: name, "from": sender, "key": key, "value": value, "timestamp": timestamp})
 
@@ -67,5 +67,5 @@ class NodeTrace(ProcessorWrapper):
         self._noted = len(produced)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return json.loads(to_json(value))

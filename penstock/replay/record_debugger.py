@@ -76,10 +76,10 @@ class RecordPdb(pdb.Pdb):
 
     # -- masks: everything that shows a value goes through one of these
 
-    def _getval(self, arg: str) -> Any:
+    def _getval(self, arg: str) -> object:
         return self._mask(super()._getval(arg))
 
-    def _getval_except(self, arg: str, frame: FrameType | None = None) -> Any:
+    def _getval_except(self, arg: str, frame: FrameType | None = None) -> object:
         return self._mask(super()._getval_except(arg, frame))
 
     @override

@@ -135,7 +135,7 @@ class Rehearsal:
         of: RehearsedSlice,
         name: str,
         version: Version,
-        shown: tuple[Any, ...] | None = None,
+        shown: tuple[object, ...] | None = None,
         trace: int | None = None,
     ) -> Path:
         """Run a version in its own process and return the directory with the results."""

@@ -79,7 +79,7 @@ def _examples(found: Comparison) -> Iterator[str]:
         yield from _both(row.old, row.new)
 
 
-def _both(*values: dict[str, Any] | None) -> Iterator[str]:
+def _both(*values: dict[str, object] | None) -> Iterator[str]:
     for sign, value in zip("-+", values, strict=True):
         if value is None:
             yield f"{sign} nothing"

@@ -113,7 +113,7 @@ def read_records(path: Path) -> Iterator[RawRecord]:
             yield RawRecord(topic, partition, offset, timestamp, from_hex(key), from_hex(value), pairs)
 
 
-def _plain(record: Message) -> list[Any]:
+def _plain(record: Message) -> list[object]:
     headers = record.headers()
     pairs = None if headers is None else [[name, as_hex(data)] for name, data in headers]
     place = [record.topic(), record.partition(), record.offset(), record.timestamp()[1]]

@@ -79,7 +79,7 @@ class Comparison:
         rows = ((ROWS, each.store, each.key, (each.old, each.new)[side]) for each in self.rows)
         return [*sent, *rows]
 
-    def as_shown(self, old: Sequence[Any], new: Sequence[Any]) -> Comparison:
+    def as_shown(self, old: Sequence[Any], new: Sequence[object]) -> Comparison:
         """Return the differences to show with their shown keys and values: those of to_show(), each None or both."""
         sent = self.sent[:SHOWN]
         return replace(self, sent=_shown(sent, old, new), rows=_shown(self.rows, old[len(sent) :], new[len(sent) :]))

@@ -73,7 +73,7 @@ class ShownRecords:
         store = self._task.stores[name]
         with suppress(Exception):  # internal, or a serde of the user raises: the bytes show why
             read = store.read_row(key, row)
-            found: dict[str, Any] = json.loads(row_json(read[0], read[1], store.builder))
+            found: dict[str, object] = json.loads(row_json(read[0], read[1], store.builder))
             return {**found, "key": self._mask(found["key"]), "value": self._mask(found["value"])}
         return {"key": self._mask(spell_bytes(key)), "value": self._mask(spell_bytes(row))}
 
@@ -88,14 +88,14 @@ class ShownRecords:
         topic: str,
         key: bytes | None,
         value: bytes | None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         of_key, of_value = serdes.get(topic, (None, None))
         return {
             "key": self._shown(_read(of_key, topic, key)),
             "value": self._shown(_read(of_value, topic, value)),
         }
 
-    def _shown(self, value: Any) -> Any:
+    def _shown(self, value: object) -> object:
         return json.loads(to_json(self._mask(value)))
 
     # -- stores
@@ -170,7 +170,7 @@ def _pair(key: Any, value: Any, config: StreamsConfig, node: str) -> tuple[Serde
     return resolve_serde(key, config, True, node), resolve_serde(value, config, False, node)
 
 
-def _read(serde: Serde[Any] | None, topic: str, data: bytes | None) -> Any:
+def _read(serde: Serde[Any] | None, topic: str, data: bytes | None) -> object:
     if data is None:
         return None
     if serde is not None:

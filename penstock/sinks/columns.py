@@ -176,7 +176,7 @@ def moment(milliseconds: int) -> datetime.datetime:
 
 
 def _item(name: str) -> Callable[[Any], object]:
-    def get(value: Any) -> object:
+    def get(value: object) -> object:
         return value.get(name) if isinstance(value, Mapping) else getattr(value, name)
 
     return get

@@ -143,7 +143,7 @@ class MockProcessorContext:
         """Return the settings whose names begin with a prefix, by the rest of their names."""
         return settings_with_prefix(self.app_configs, prefix)
 
-    def add_state_store(self, name: str, store: Any) -> None:
+    def add_state_store(self, name: str, store: object) -> None:
         """Make a store available to the processor."""
         self._stores[name] = store
 
@@ -183,11 +183,11 @@ class MockProcessorContext:
         """Return the scheduled punctuations, in order."""
         return list(self._punctuators)
 
-    def timer(self, key: Any, at: Moment, punctuation: Punctuation) -> None:
+    def timer(self, key: object, at: Moment, punctuation: Punctuation) -> None:
         """Capture a timer; it fires only if the test calls the processor's on_timer. at: a ``datetime`` or ms."""
         self._timers[key] = Timer(epoch_millis(at, "The time of a timer"), punctuation)
 
-    def cancel_timer(self, key: Any) -> None:
+    def cancel_timer(self, key: object) -> None:
         """Forget the timer of a key, if there is one."""
         self._timers.pop(key, None)
 

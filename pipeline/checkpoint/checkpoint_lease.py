@@ -150,7 +150,7 @@ class CheckpointLease:
 def _content(data: bytes) -> dict[str, object]:
     """Return the content of a lease; a file that cannot be read has no owner, but may still be renewed."""
     try:
-        content: Any = orjson.loads(data)
+        content: object = orjson.loads(data)
     except orjson.JSONDecodeError:
         return {}
     return content if isinstance(content, dict) else {}

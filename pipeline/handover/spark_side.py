@@ -192,7 +192,7 @@ class SparkSide:
 
     def own(self) -> dict[int, dict[int, dict[str, object]]]:
         """Return the tasks' state outside their stores, by sub-topology and task."""
-        found: dict[int, dict[int, dict[str, Any]]] = {}
+        found: dict[int, dict[int, dict[str, object]]] = {}
         for topology in self.stateful:
             state = self._state(topology.subtopology)
             rows = [] if state is None else state.where(f"store = '{OWN_STORE}'").collect()

@@ -168,7 +168,7 @@ def _reader_of_lines(serdes: Mapping[str, TopicSerdes]) -> MapInArrow:
     return read
 
 
-def _record(line: str, file: str, serdes: Mapping[str, TopicSerdes]) -> dict[str, Any] | None:
+def _record(line: str, file: str, serdes: Mapping[str, TopicSerdes]) -> dict[str, object] | None:
     """Return the record of a line, None if the application does not read its topic; raises StreamsError."""
     try:
         place = orjson.loads(line)

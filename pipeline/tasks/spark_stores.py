@@ -146,7 +146,7 @@ class SparkStores:
 
         return build_store(builder, self._task, None, cache, open_rows=open_rows)
 
-    def _suppress_buffer(self, builder: StoreBuilder, blobs: StoreBlobs) -> Any:
+    def _suppress_buffer(self, builder: StoreBuilder, blobs: StoreBlobs) -> object:
         # Also one without a changelog: the local engine keeps it in memory, but on Spark the task ends with the
         # micro-batch.
         store = build_store(replace(builder, logging=True), self._task, None, None)

@@ -137,7 +137,7 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
     def log_removals(self) -> bool:
         return self._removals.write()
 
-    def prior_value_for_buffered(self, key: Any) -> None:
+    def prior_value_for_buffered(self, key: object) -> None:
         """Return None: a stream has no prior value."""
         return
 

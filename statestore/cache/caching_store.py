@@ -249,7 +249,7 @@ class CachingStore(StateStore):
         finally:
             self._deleting -= deleted
 
-    def _with_old(self, changes: ChangedRows, deletes: bool) -> tuple[ChangedRows, list[Any] | None]:
+    def _with_old(self, changes: ChangedRows, deletes: bool) -> tuple[ChangedRows, list[object] | None]:
         """Return the changes and the held values that they replace, None unless old values are sent.
 
         Keys that were both added and deleted since the last flush are left out.

@@ -35,7 +35,7 @@ def unfit(
     manifest: Manifest,
     changelogs: Mapping[str, ChangelogNow],
     application_id: str,
-    facts: Mapping[str, Any],
+    facts: Mapping[str, object],
     modified: float,
     now: float,
 ) -> str | None:
@@ -71,7 +71,7 @@ def foreign(manifest: Manifest, application_id: str) -> str | None:
     return None
 
 
-def changed(manifest: Manifest, facts: Mapping[str, Any]) -> str | None:
+def changed(manifest: Manifest, facts: Mapping[str, object]) -> str | None:
     """Return why a topology cannot use the stores of a checkpoint, None if it can. facts: see facts_of_stores."""
     found = [finding for finding in compare(manifest.facts, facts).findings if finding.verdict is not Verdict.SAFE]
     if found:

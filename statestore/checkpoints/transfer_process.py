@@ -25,7 +25,7 @@ class TransferProcess:
     silence_seconds: it is ended if it reports nothing for so long.
     """
 
-    def __init__(self, job: Mapping[str, Any], silence_seconds: float = SILENCE_SECONDS) -> None:
+    def __init__(self, job: Mapping[str, object], silence_seconds: float = SILENCE_SECONDS) -> None:
         self._silence_seconds = silence_seconds
         self._was_silent = False
         self._process = subprocess.Popen(

@@ -68,7 +68,7 @@ class DatedStore(TaskKeyValueStore, ABC):
         task.timers.add(self.name, self)
 
     @override
-    def _row_decoder(self) -> Callable[[bytes | None], Any]:
+    def _row_decoder(self) -> Callable[[bytes | None], object]:
         decode = self.values.decode
         return lambda dated: None if dated is None else decode(dated[DUE_BYTES:])
 
@@ -117,7 +117,7 @@ class DatedReads(TaskKeyValueStore):
         super().__init__(store.builder, store.task, rows)
 
     @override
-    def _row_decoder(self) -> Callable[[bytes | None], Any]:
+    def _row_decoder(self) -> Callable[[bytes | None], object]:
         return self._decoder
 
 
@@ -155,12 +155,12 @@ class ExpiringStore(DatedStore):
             self.rows.put(key, None)
 
     @override
-    def put(self, key: object, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         row = converted(self.builder, self.values.encode, value)
         self._write(self._encode_key(key), row, value)
 
     @override
-    def put_held(self, key: object, held: Any) -> None:
+    def put_held(self, key: object, held: object) -> None:
         self._write(self._encode_key(key), self.values.to_row(held), held)
 
     def _write(self, key: bytes, row: bytes | None, value: Any) -> None:
@@ -241,7 +241,7 @@ class TimerStore(DatedStore):
         super().__init__(builder, task, rows)
         self._firing_ms: int | None = None
 
-    def set_timer(self, key: Any, at_ms: int, clock: Punctuation) -> None:
+    def set_timer(self, key: object, at_ms: int, clock: Punctuation) -> None:
         """Set the timer of a key, in place of the one that it has.
 
         Raises StreamsError in on_timer() for a time that is not later than its own.
@@ -255,7 +255,7 @@ class TimerStore(DatedStore):
         self._log(row_key, row)
         self._put_dated(row_key, clock, at_ms, b"")
 
-    def cancel_timer(self, key: Any) -> None:
+    def cancel_timer(self, key: object) -> None:
         """Cancel the timer of a key, if it has one."""
         row_key = self._encode_key(key)
         if self.rows.get(row_key) is not None:
@@ -298,5 +298,5 @@ class TimerStore(DatedStore):
             self.set_timer(key, *value)
 
     @override
-    def _row_decoder(self) -> Callable[[bytes | None], Any]:
+    def _row_decoder(self) -> Callable[[bytes | None], object]:
         return self.values.decode  # a timer has no bytes but those before a row's own

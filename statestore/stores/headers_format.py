@@ -47,7 +47,7 @@ class HeadersFormat:
         """Return to_row() of a timestamped value, None for None."""
         return None if data is None else self.to_row(data, (None, timestamp, headers))
 
-    def plain_decoder(self, decode: Callable[[bytes | None], Any]) -> Callable[[bytes | None], Any]:
+    def plain_decoder(self, decode: Callable[[bytes | None], object]) -> Callable[[bytes | None], Any]:
         """Return the function from row bytes to the plain value."""
         return lambda row: decode(None if row is None else self.split(row)[0])
 
@@ -64,11 +64,11 @@ class HeadersFormat:
 
         return encode_row
 
-    def decoder(self, decode: Callable[[bytes], Any], held: bool = False) -> Callable[[bytes | None], Any]:
+    def decoder(self, decode: Callable[[bytes], object], held: bool = False) -> Callable[[bytes | None], Any]:
         """Return the function from row bytes to a value, as it is held or as readers get it."""
         row_type: type = tuple if held else self._type
 
-        def decode_row(row: bytes | None) -> Any:
+        def decode_row(row: bytes | None) -> object:
             if row is None:
                 return None
             data, *rest = self.split(row)

@@ -140,7 +140,7 @@ class TaskKeyValueStore(KeyValueCalls, StateStore):
     def _over(self, rows: BytesStore) -> TaskKeyValueStore:
         return TaskKeyValueStore(self.builder, self.task, rows)
 
-    def _row_decoder(self) -> Callable[[bytes | None], Any]:
+    def _row_decoder(self) -> Callable[[bytes | None], object]:
         """Return the function from the bytes of a row, None without one, to its value."""
         return self.values.decode
 

@@ -139,7 +139,7 @@ class Values:
             self.log_value, self.log_held = log(encode), log(self.bytes_of)
 
 
-def converted(builder: StoreBuilder, convert: Callable[..., W], *given: Any) -> W:
+def converted(builder: StoreBuilder, convert: Callable[..., W], *given: object) -> W:
     """Return convert(*given), whose last argument is a value that a user puts into a store.
 
     Raises StateStoreTypeError instead of its error if the value is one of other stores; see refused.
@@ -261,7 +261,7 @@ def _timestamped_reader(read_plain: Callable[[Any], Any]) -> Callable[[Any], obj
 def _timestamped_held(held_plain: Callable[[Any], object], plain_values: bool) -> Callable[[bytes | None], object]:
     unpack = LONG.unpack_from
 
-    def held(row: bytes | None) -> Any:
+    def held(row: bytes | None) -> object:
         return None if row is None else (held_plain(row[8:]), unpack(row)[0])
 
     def held_plain_value(row: bytes | None) -> object:

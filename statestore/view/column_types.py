@@ -128,7 +128,7 @@ def type_of_values(values: Iterable[object], first: pa.DataType | None = None) -
     return reduce(merged, map(value_type, values), pa.null() if first is None else first)
 
 
-def value_type(value: Any) -> pa.DataType:
+def value_type(value: object) -> pa.DataType:
     """Return the type of a plain value; raises StateStoreTypeError for an object that cannot be a column."""
     if value is None:
         return pa.null()
@@ -169,7 +169,7 @@ def without_nulls(kind: pa.DataType) -> pa.DataType:
     return pa.list_(without_nulls(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
-def plain_value(value: Any) -> Any:
+def plain_value(value: object) -> Any:
     """Return a value as those of Arrow's types are made from: classes with fields become dicts."""
     if isinstance(value, Enum):
         return plain_value(value.value)
@@ -185,7 +185,7 @@ def plain_value(value: Any) -> Any:
     return value
 
 
-def object_fields(value: Any) -> Mapping[str, Any] | None:
+def object_fields(value: object) -> Mapping[str, Any] | None:
     """Return the fields of a NamedTuple, msgspec.Struct, dataclass or Protobuf message, None for anything else."""
     fields = fields_of(value)
     if fields is not None:

@@ -167,7 +167,7 @@ class StoreColumns:
         """Return the values of rows, without reading each one; None if the serde has no such values."""
         return _bulk(self._serdes.value_serde, rows, 1, self._value_front, 0)
 
-    def _decoded_keys(self, rows: list[Row]) -> list[Any]:
+    def _decoded_keys(self, rows: list[Row]) -> list[object]:
         (front, back), decode = self._key_bytes, self._serdes.decode_key
         return [plain_value(decode(key[front : len(key) - back])) for key, _ in rows]
 
@@ -177,7 +177,7 @@ class StoreColumns:
         values = [decode(row[front:]) for _, row in rows]
         return values if results is None else [None if value is None else results(value) for value in values]
 
-    def _decoded_values(self, rows: list[Row]) -> list[Any]:
+    def _decoded_values(self, rows: list[Row]) -> list[object]:
         return [plain_value(value) for value in self.decoded(rows)]
 
 
@@ -187,7 +187,7 @@ class _Values:
 
     columns: StoreColumns
     rows: list[Row]
-    _read: list[Any] | None = None
+    _read: list[object] | None = None
 
     def column(self, field: pa.Field) -> pa.Array:
         """Return a field of the values, or the values themselves."""
@@ -216,7 +216,7 @@ def _attribute(kind: type, name: str) -> str | None:
     return kind.__struct_fields__[names.index(name)] if name in names else None  # type: ignore[attr-defined]
 
 
-def _fields(value: Any) -> Mapping[str, Any]:
+def _fields(value: object) -> Mapping[str, object]:
     fields = value if isinstance(value, Mapping) else object_fields(value)
     return {VALUE: value} if fields is None else fields
 
@@ -276,7 +276,7 @@ def column(values: list[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(plain if fit is None else [None if value is None else fit(value) for value in plain], kind)
 
 
-def _fitting(kind: pa.DataType) -> Callable[[Any], Any] | None:
+def _fitting(kind: pa.DataType) -> Callable[[Any], object] | None:
     """Return what makes a plain value one of a type; None if nothing has to be done."""
     if kind == JSON:
         return _json_text
@@ -291,7 +291,7 @@ def _fitting(kind: pa.DataType) -> Callable[[Any], Any] | None:
     return None
 
 
-def _fit_fields(value: Mapping[str, Any], fits: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+def _fit_fields(value: Mapping[str, object], fits: Mapping[str, Callable[[Any], object]]) -> dict[str, object]:
     return {name: field if field is None or name not in fits else fits[name](field) for name, field in value.items()}
 
 

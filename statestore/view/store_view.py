@@ -75,7 +75,7 @@ def plain(value: object) -> Any:
         raise SerializationError("a value has too many lists or objects inside of each other to be shown") from None
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

@@ -57,17 +57,17 @@ def sql_action(queries: SqlQueries) -> Action:
         isolation: str | None = None,
         schemas: Mapping[str, Mapping[str, str]] | None = None,
         timeout: float | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         level = None if isolation is None else IsolationLevel(isolation)
         return queries.result(SqlQuery(query, level, schemas=schemas or {}, timeout=timeout)).to_json()
 
     return _checked("sql", sql)
 
 
-def _checked(command: str, method: Callable[..., Any]) -> Action:
+def _checked(command: str, method: Callable[..., object]) -> Action:
     signature = inspect.signature(method)
 
-    def action(**arguments: Any) -> Any:
+    def action(**arguments: object) -> object:
         try:
             signature.bind(**arguments)
         except TypeError as error:

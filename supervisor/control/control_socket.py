@@ -199,7 +199,7 @@ def _lines(connection: socket.socket) -> Iterator[bytes | None]:
             yield line
 
 
-def _send(connection: socket.socket, answer: Mapping[str, Any]) -> None:
+def _send(connection: socket.socket, answer: Mapping[str, object]) -> None:
     connection.sendall(json.dumps(answer, default=str).encode() + b"\n")
 
 

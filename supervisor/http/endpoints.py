@@ -290,7 +290,7 @@ def _with_body(
     return run
 
 
-def _carried_out(action: Callable[..., Any], body: bytes, _request: Request) -> Response:
+def _carried_out(action: Callable[..., object], body: bytes, _request: Request) -> Response:
     """Return the response to a command of another host. body: a JSON object with the arguments."""
     try:
         arguments = orjson.loads(body)
@@ -307,7 +307,7 @@ def _is_windowed(request: Any) -> bool:
 
 def _rows_json(found: Found, limit: int, ordered: bool) -> bytes:
     rows = found.rows[: limit + 1] if ordered else found.rows[:limit]
-    value: dict[str, Any] = {
+    value: dict[str, object] = {
         "tasks": found.tasks,
         "complete": found.complete,
         "truncated": len(found.rows) > limit,

@@ -144,7 +144,7 @@ def _name(host: str) -> str:
 
 
 async def _refuse(send: Send, status: int, code: str, message: str) -> None:
-    error: dict[str, Any] = {"status": status, "code": code, "message": message}
+    error: dict[str, object] = {"status": status, "code": code, "message": message}
     headers = [(b"content-type", b"application/json")]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))

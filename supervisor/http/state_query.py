@@ -148,7 +148,7 @@ def path_of(request: StateQueryRequest[Any], rows_max: int) -> str:
     return f"/stores/{quote(request.store_name, safe='')}?{urlencode(written)}"
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(getattr(value, "value", value))
@@ -165,7 +165,7 @@ def answer_json(results: PartitionResults) -> bytes:
 
 
 def _result_json(result: QueryResult[ShownResult]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     if result.failure_reason is not None:
         found["failure"] = {"reason": result.failure_reason.name, "message": result.failure_message}
     else:

@@ -73,7 +73,7 @@ class HttpView:
     async def read(self, request: ReadStore, timeout: float, local: bool, wait: float) -> Found:
         """Return the rows of a request as StoreQueries.read, without blocking the event loop. Raises QueryError."""
 
-        async def done(step: Step) -> Any:
+        async def done(step: Step) -> object:
             if not isinstance(step, Asking):
                 return await to_thread.run_sync(step)
             self._supervisor.begin_to_ask(*step)
@@ -152,7 +152,7 @@ class HttpView:
                 f"No stream thread has reported its topology; the application is {self._supervisor.states.state.name}."
             )
             raise QueryError(503, "NOT_RUNNING", text, RETRY_SECONDS)
-        topology: dict[str, Any] = orjson.loads(found)
+        topology: dict[str, object] = orjson.loads(found)
         return topology
 
     def stores(self) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ Part = dict[str, Any]
 class CommandedHosts(Protocol):
     """The other hosts of an application; see http/forwarding.py."""
 
-    def carry_out(self, host: HostInfo, command: str, arguments: Mapping[str, Any], timeout: float) -> Part:
+    def carry_out(self, host: HostInfo, command: str, arguments: Mapping[str, object], timeout: float) -> Part:
         """Return the answer of ThisHost's method on another host. timeout: in seconds. Raises QueryError."""
 
 
@@ -143,7 +143,7 @@ class AllHosts:
         self._each("stop", {})
         return {}
 
-    def _each(self, command: str, arguments: Mapping[str, Any], seconds: float = 0) -> list[Part]:
+    def _each(self, command: str, arguments: Mapping[str, object], seconds: float = 0) -> list[Part]:
         """Return the answers of all hosts, this one first. Raises StreamsError after all have answered."""
         here = partial(getattr(self._here, command), **arguments)
         calls: list[Callable[[], Part]] = [here]

@@ -94,7 +94,7 @@ class QueryableStore:
                 raise AttributeError(method)
             return partial(self._call, method)
 
-    def _call(self, method: str, *arguments: object) -> Any:
+    def _call(self, method: str, *arguments: object) -> object:
         by_task = self._ask(method, arguments, self._isolation)
         if self._combine is not None:
             return self._combine([by_task[task] for task in sorted(by_task)])
@@ -103,7 +103,7 @@ class QueryableStore:
             return QueriedRows(map(self._shown, found), by_task.position)
         return self._shown(found)
 
-    def _shown(self, found: Any) -> Any:
+    def _shown(self, found: object) -> object:
         """Return a value, or the value in a row, in the form that was asked for; others as they are."""
         if isinstance(found, ValueTimestampHeaders) and not self._headers:
             return ValueAndTimestamp(*found[:2]) if self._timestamped else found.value

@@ -172,7 +172,7 @@ def _positions(
     return dict(start.offsets)
 
 
-def patiently(action: Callable[[], Any]) -> Any:
+def patiently(action: Callable[[], object]) -> Any:
     """Return the result of an action, repeated for a limited time after errors that allow it. Raises QueryError."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:

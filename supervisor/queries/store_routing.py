@@ -144,7 +144,7 @@ Step = Asking | Callable[[], Any]
 Steps = Generator[Step, Any, T]
 
 
-async def followed(steps: Steps[T], done: Callable[[Step], Awaitable[Any]]) -> T:
+async def followed(steps: Steps[T], done: Callable[[Step], Awaitable[object]]) -> T:
     """Return the result of steps. done: waits for a step, and returns its result."""
     step = next(steps)
     while True:
@@ -186,7 +186,7 @@ class StoreQueries:
         wait: how long to ask again while the rows have not reached request.at_least, in seconds.
         """
 
-        async def done(step: Step) -> Any:
+        async def done(step: Step) -> object:
             return ask_threads(self._supervisor, *step, timeout) if isinstance(step, Asking) else step()
 
         reading = followed(self.steps(request, timeout, local, wait), done)

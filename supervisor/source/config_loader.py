@@ -50,7 +50,7 @@ def load_config(
     assignments: ``key=value`` of -c. options: key -> (name of a command-line option, value), with the highest
     precedence. In each of them ``<secret key>.file`` names a file that holds the value.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     origins: dict[str, str] = {}
     sources = (_from_file(file), _from_environment(environment or {}), _from_assignments(assignments))
     for source in sources:

@@ -96,7 +96,7 @@ def _cached(maxsize: int | None, typed: bool) -> object:
     return cached
 
 
-def _update(obj: object, state: dict[str, Any]) -> None:
+def _update(obj: object, state: dict[str, object]) -> None:
     vars(obj).update(state)
 
 

@@ -106,7 +106,7 @@ class TopologySource:
         if os.getcwd() not in sys.path and "" not in sys.path:
             sys.path.insert(0, os.getcwd())
         module, _, attribute = (self.reference or "").partition(":")
-        found: Any = importlib.import_module(module)
+        found: object = importlib.import_module(module)
         for name in attribute.split("."):
             found = getattr(found, name)
         return found

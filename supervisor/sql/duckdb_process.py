@@ -192,12 +192,12 @@ def _prefix(function: dict[str, Any]) -> str:
     return text
 
 
-def _compared(column: dict[str, Any], how: str, text: str) -> dict[str, Any]:
+def _compared(column: dict[str, object], how: str, text: str) -> dict[str, Any]:
     constant = {"class": "CONSTANT", "type": "VALUE_CONSTANT", "alias": "", "literal": {"kind": "STRING", "text": text}}
     return {"class": "COMPARISON", "type": f"COMPARE_{how}", "alias": "", "left": column, "right": constant}
 
 
-def _all_of(*conditions: dict[str, Any]) -> dict[str, Any]:
+def _all_of(*conditions: dict[str, object]) -> dict[str, Any]:
     return {"class": "CONJUNCTION", "type": "CONJUNCTION_AND", "alias": "", "children": list(conditions)}
 
 
@@ -265,7 +265,7 @@ def fields(tree: tuple[str, Any, list[Any]]) -> set[str]:
 Limits = tuple[Any, Any]
 
 
-def limits(tree: tuple[str, Any, list[Any]], column: str) -> Limits:
+def limits(tree: tuple[str, object, list[Any]], column: str) -> Limits:
     """Return the smallest and the largest value of a column in rows that pass a filter; None for an open side."""
     kind, name, arguments = tree
     if kind != "call":
@@ -303,7 +303,7 @@ def bounds(
     key_order: see ColumnsRead. sessions: whether rows are found by the ends of their windows, not by the starts. The
     filter is applied to the rows all the same: bounds may let more of them pass.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     low, high = limits(tree, KEY) if key_order else (None, None)
     if low is not None and high is not None and low > high:
         return None
@@ -378,7 +378,7 @@ def _batch(connection: Connection, scan: int) -> bytes:
         return _received(connection)
 
 
-def _scanner(rows: Iterator[pa.RecordBatch], schema: pa.Schema, names: list[str], filter: Any) -> ds.Scanner:
+def _scanner(rows: Iterator[pa.RecordBatch], schema: pa.Schema, names: list[str], filter: object) -> ds.Scanner:
     return ds.Scanner.from_batches(rows, schema=schema, columns=names, filter=filter, use_threads=False)
 
 
@@ -396,10 +396,10 @@ def _received(connection: Connection) -> bytes:
         raise GoneError from None
 
 
-def _asked(connection: Connection, question: dict[str, Any]) -> dict[str, Any]:
+def _asked(connection: Connection, question: dict[str, object]) -> dict[str, Any]:
     with _turn:
         _send(connection, question)
-        found: dict[str, Any] = json.loads(_received(connection))
+        found: dict[str, object] = json.loads(_received(connection))
     return found
 
 

@@ -347,7 +347,7 @@ class _Running:
         head: bytes = schema.with_metadata({METADATA: positions}).serialize().to_pybytes()
         return b"".join([head, *parts, END_OF_STREAM])
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, object]) -> None:
         self._connection.send_bytes(json.dumps(message).encode())
 
     def _left(self) -> float:

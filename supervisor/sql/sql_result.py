@@ -45,7 +45,7 @@ class SqlResult:
 
         return pa.ipc.open_stream(pa.py_buffer(self.stream)).read_all()
 
-    def to_pandas(self, **options: Any) -> pd.DataFrame:
+    def to_pandas(self, **options: object) -> pd.DataFrame:
         """Return the rows as a DataFrame of pandas. options: those of pyarrow.Table.to_pandas. Needs pandas."""
         try:
             return self.to_arrow().to_pandas(**options)
@@ -77,7 +77,7 @@ def positions_json(positions: Mapping[str, Position | None]) -> dict[str, Any]:
     return {store: position_json(position) for store, position in positions.items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, datetime | date | time):

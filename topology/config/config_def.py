@@ -190,7 +190,7 @@ def _object(given: object) -> object:
     return given
 
 
-_CONVERT: Mapping[ConfigType, Callable[[Any], Any]] = {
+_CONVERT: Mapping[ConfigType, Callable[[Any], object]] = {
     ConfigType.BOOLEAN: _boolean,
     ConfigType.INT: _whole_number,
     ConfigType.MILLISECONDS: _milliseconds,

@@ -240,7 +240,7 @@ def import_reference(reference: str, key: str) -> Any:
     """Import the object ``module:attribute``; raises ConfigError."""
     module, _, attribute = reference.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        found: object = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:

@@ -39,7 +39,7 @@ def arrow_columns(schema: object = None) -> tuple[Callable[[Sequence[Any]], Any]
         rows = [_fields(value) for value in values if value is not None]
         if schema is not None:
             return pyarrow.RecordBatch.from_pylist(rows, schema=schema)
-        names: dict[str, Any] = {}
+        names: dict[str, object] = {}
         for row in rows:  # from_pylist would take the names from the first row
             names.update(row)
         if not names:  # only a struct keeps the number of rows without columns
@@ -58,7 +58,7 @@ def _fields(value: object) -> Mapping[str, object]:
     )
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return a value with what Arrow knows: dicts for everything with fields, lists for everything with items."""
     if type(value) in _SIMPLE:
         return value
@@ -74,7 +74,7 @@ def _plain(value: Any) -> Any:
     return None if value is msgspec.UNSET else value
 
 
-def _with_names(value: Any) -> Any:
+def _with_names(value: object) -> object:
     """Return the fields of a Struct, a dataclass or a NamedTuple by name; anything else unchanged."""
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.asdict(value)

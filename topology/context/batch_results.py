@@ -60,7 +60,7 @@ def result_values(result: object) -> list[Any] | None:
     return values if isinstance(values, list) else None
 
 
-def _python_value(value: object) -> Any:
+def _python_value(value: object) -> object:
     if type(value) in _USUAL:
         return value
     if is_numpy_scalar(value) or is_numpy_array(value):
@@ -76,7 +76,7 @@ def _from_numpy(found: Any) -> object:
     return _opened(value) if found.dtype.hasobject else value
 
 
-def _from_pandas(found: Any) -> object:
+def _from_pandas(found: object) -> object:
     pandas = sys.modules["pandas"]
     if found is pandas.NA or found is pandas.NaT:
         return None
@@ -85,18 +85,18 @@ def _from_pandas(found: Any) -> object:
     return from_numpy(found.to_timedelta64()) if isinstance(found, pandas.Timedelta) else _listed(found)
 
 
-def _from_arrow(found: Any) -> object:
+def _from_arrow(found: object) -> object:
     return _opened(found.as_py()) if hasattr(found, "as_py") else _listed(found)
 
 
-def _listed(column: object) -> Any:
+def _listed(column: object) -> object:
     """Return the values of an array or Series as a list; anything else unchanged."""
     methods = (getattr(column, name, None) for name in _TO_LIST)
     method = next((method for method in methods if method is not None), None)
     return column if method is None else _opened(method())
 
 
-def _opened(value: object) -> Any:
+def _opened(value: object) -> object:
     """Return a value that a library has made, with Python's values in its dicts, lists and tuples."""
     if type(value) is dict:
         is_simple = _SIMPLE.issuperset(map(type, value.values()))

@@ -117,7 +117,7 @@ class UnserializableRecordError(SerializationError):
         self.has_dead_letter = has_dead_letter
 
 
-def asks_for_sources(config: Mapping[str, Any]) -> bool:
+def asks_for_sources(config: Mapping[str, object]) -> bool:
     """Return whether a handler of lost records is configured, which gets the input record that each was made from."""
     configured = config.get(PRODUCTION) or "fail"
     is_default = isinstance(configured, str) and _WORDS.get(configured) is LogAndFail
@@ -136,7 +136,7 @@ class LogAndFail:
         self.dead_letter_topic = dead_letter_topic
         self.trace_bytes = trace_bytes
 
-    def __call__(self, context: ErrorHandlerContext, record: Any, exception: Exception) -> Response:
+    def __call__(self, context: ErrorHandlerContext, record: object, exception: Exception) -> Response:
         """Return the response without logging, because the error is raised and logged where it is caught."""
         letters = dead_letter_queue_records(self.dead_letter_topic, context, exception, self.trace_bytes)
         return Response(self.result, letters)
@@ -147,7 +147,7 @@ class LogAndContinue(LogAndFail):
 
     result = Result.RESUME
 
-    def __call__(self, context: ErrorHandlerContext, record: Any, exception: Exception) -> Response:
+    def __call__(self, context: ErrorHandlerContext, record: object, exception: Exception) -> Response:
         """Return the response after logging the error with where it happened."""
         logger.warning(
             "Exception caught in %s of task %s, the record is dropped: topic=%s partition=%s offset=%s",

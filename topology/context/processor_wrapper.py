@@ -58,7 +58,7 @@ class ProcessorWrapper(ABC):
     are not wrapped. With a wrapper each operator is a Python call with its own Record.
     """
 
-    def configure(self, config: Mapping[str, Any]) -> None:  # noqa: B027 - few need it
+    def configure(self, config: Mapping[str, object]) -> None:  # noqa: B027 - few need it
         """Read the necessary settings from the effective configuration."""
 
     @abstractmethod

@@ -35,18 +35,18 @@ class StoreFacade:
         """Return the store for reads of an isolation level, with the same view of its values."""
         return type(self)(self._store.read_only(isolation), self._view)
 
-    def _show(self, value: Any) -> Any:
+    def _show(self, value: object) -> Any:
         return None if value is None else self._view.show(value)
 
-    def _hide(self, value: Any) -> Any:
+    def _hide(self, value: object) -> Any:
         return None if value is None else self._view.hide(value)
 
-    def _row(self, row: tuple[Any, Any]) -> tuple[Any, Any]:
+    def _row(self, row: tuple[object, Any]) -> tuple[object, Any]:
         return row[0], self._show(row[1])
 
-    def _shown(self, method: Callable[..., Any]) -> Callable[..., object]:
+    def _shown(self, method: Callable[..., object]) -> Callable[..., object]:
         @wraps(method)
-        def call(*arguments: Any, **options: object) -> Any:
+        def call(*arguments: Any, **options: object) -> object:
             found: Any = method(*arguments, **options)
             return found.mapped(self._row) if isinstance(found, Closeable) else found
 
@@ -145,7 +145,7 @@ def view_of_results(builder: StoreBuilder) -> View | None:
     return View(results if builder.kind is StoreKind.SESSION else of_row, refuse)
 
 
-def for_readers(store: Any) -> Any:
+def for_readers(store: object) -> Any:
     """Return a task's store as processors, queries and tests see it."""
     builder = getattr(store, "builder", None)
     if not isinstance(builder, StoreBuilder):  # a user's own kind of store

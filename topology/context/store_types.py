@@ -34,7 +34,7 @@ class Closeable(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def mapped(self, function: Callable[[Any], Any]) -> Closeable:
+    def mapped(self, function: Callable[[Any], object]) -> Closeable:
         """Return the results of a function for the rows."""
 
     @abstractmethod
@@ -99,7 +99,7 @@ class ReadOnlyKeyValueStore(Protocol[K, V_co]):
         """Return all rows, from the highest key down."""
 
     def prefix_scan(
-        self, prefix: Any, serializer: Callable[[Any], bytes | None] | None = None
+        self, prefix: object, serializer: Callable[[Any], bytes | None] | None = None
     ) -> StoreRows[tuple[K, V_co]]:
         """Return the rows whose key bytes begin with a prefix: bytes, or an object for serializer(prefix)."""
 

@@ -45,7 +45,7 @@ class Tallies:
         return self.add(NODE_GROUP, {"processor-node-id": node}, names)
 
 
-def tallies_for(config: Mapping[str, Any]) -> Tallies | None:
+def tallies_for(config: Mapping[str, object]) -> Tallies | None:
     """Return a task's tallies; None at level INFO."""
     level = config.get("metrics.recording.level", "INFO")
     return None if level == "INFO" else Tallies(level == "TRACE")

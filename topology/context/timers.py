@@ -36,10 +36,10 @@ class TimerRows(Protocol):
 
     name: str
 
-    def set_timer(self, key: Any, at_ms: int, clock: Punctuation) -> None:
+    def set_timer(self, key: object, at_ms: int, clock: Punctuation) -> None:
         """Set the timer of a key, in place of the one that it has."""
 
-    def cancel_timer(self, key: Any) -> None:
+    def cancel_timer(self, key: object) -> None:
         """Cancel the timer of a key, if it has one."""
 
     def fires_to(self, on_due: OnDue) -> None:

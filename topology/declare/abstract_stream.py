@@ -37,7 +37,7 @@ class AbstractStream:
         self.builder.topology.require_copartition(sources)
         return sources
 
-    def attach(self, name: str | None, prefix: str, operator: Operator, **options: Any) -> ProcessorGraphNode:
+    def attach(self, name: str | None, prefix: str, operator: Operator, **options: object) -> ProcessorGraphNode:
         """Attach an operator to this stream; its name is generated with prefix unless given.
 
         options: arguments of ProcessorGraphNode, and its flags key_changing, value_changing, output_versioned and

@@ -28,7 +28,7 @@ def reduce_initializer() -> None:
     """Return None, the initial aggregate of a reduction."""
 
 
-def merger_for_reducer(reducer: Callable[[Any, Any], Any]) -> Aggregator:
+def merger_for_reducer(reducer: Callable[[Any, Any], object]) -> Aggregator:
     """Return a reducer as a session merger(key, one aggregate, other)."""
 
     def merge(key: object, one: object, other: object) -> object:

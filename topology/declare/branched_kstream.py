@@ -49,11 +49,11 @@ class BranchedKStream(dict[str, "KStream[K, V]"], Generic[K, V]):
 
     def branch(
         self,
-        predicate: Callable[[K, V], Any],
+        predicate: Callable[[K, V], object],
         name: str | None = None,
         *,
         with_function: Callable[[KStream[K, V]], KStream[Any, Any] | None] | None = None,
-        with_consumer: Callable[[KStream[K, V]], Any] | None = None,
+        with_consumer: Callable[[KStream[K, V]], object] | None = None,
     ) -> BranchedKStream[K, V]:
         """Add a branch for the records for which predicate(key, value) holds and no earlier one did.
 
@@ -72,7 +72,7 @@ class BranchedKStream(dict[str, "KStream[K, V]"], Generic[K, V]):
         name: str | None = None,
         *,
         with_function: Callable[[KStream[K, V]], KStream[Any, Any] | None] | None = None,
-        with_consumer: Callable[[KStream[K, V]], Any] | None = None,
+        with_consumer: Callable[[KStream[K, V]], object] | None = None,
     ) -> BranchedKStream[K, V]:
         """Add a branch for all other records, and return all branches.
 

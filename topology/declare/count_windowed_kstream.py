@@ -60,7 +60,7 @@ class CountWindowedKStream(Generic[K, V]):
     ) -> KStream[Windowed[K], dict[str, Any]]: ...
     @shows_options(TableOptions)
     def aggregate(
-        self, initializer: Any, aggregator: Callable[..., Any] | None = None, **options: Unpack[TableOptions]
+        self, initializer: object, aggregator: Callable[..., object] | None = None, **options: Unpack[TableOptions]
     ) -> KStream[Windowed[K], Any]:
         """Aggregate the values of each window: aggregator(key, value, aggregate) -> aggregate.
 

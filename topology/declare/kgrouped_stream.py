@@ -89,7 +89,7 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
     ) -> KTable[K, dict[str, Any]]: ...
     @shows_options(TableOptions)
     def aggregate(
-        self, initializer: Any, aggregator: Callable[..., Any] | None = None, **options: Unpack[TableOptions]
+        self, initializer: object, aggregator: Callable[..., object] | None = None, **options: Unpack[TableOptions]
     ) -> KTable[K, Any]:
         """Aggregate the values of each key: aggregator(key, value, aggregate) -> aggregate.
 
@@ -137,7 +137,7 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
         return TimeWindowedKStream(self, time_windows(windows))
 
 
-def time_windows(windows: Any) -> Windows | SlidingWindows:
+def time_windows(windows: object) -> Windows | SlidingWindows:
     """Return the argument of a windowed_by(); raises TopologyError for anything but windows."""
     if not isinstance(windows, Windows | SlidingWindows):
         raise TopologyError(f"windowed_by() needs {WINDOWS_HINT}, got {windows!r}")
@@ -148,8 +148,8 @@ def window_operator(
     windows: Windows | SlidingWindows,
     store_name: str,
     emit: EmitStrategy,
-    initializer: Callable[[], Any],
-    aggregator: Callable[[Any, Any, Any], Any],
+    initializer: Callable[[], object],
+    aggregator: Callable[[Any, Any, Any], object],
 ) -> TableOperator:
     """Return the operator that aggregates in these windows."""
     if isinstance(windows, SlidingWindows):
@@ -220,7 +220,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, Windows | SlidingWindows]):
     ) -> KTable[Windowed[K], dict[str, Any]]: ...
     @shows_options(TableOptions)
     def aggregate(
-        self, initializer: Any, aggregator: Callable[..., Any] | None = None, **options: Unpack[TableOptions]
+        self, initializer: object, aggregator: Callable[..., object] | None = None, **options: Unpack[TableOptions]
     ) -> KTable[Windowed[K], Any]:
         """Aggregate the values of each key and window: aggregator(key, value, aggregate) -> aggregate.
 
@@ -281,9 +281,9 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     @shows_options(TableOptions)
     def aggregate(
         self,
-        initializer: Any,
-        aggregator: Callable[..., Any] | None = None,
-        session_merger: Callable[..., Any] | None = None,
+        initializer: object,
+        aggregator: Callable[..., object] | None = None,
+        session_merger: Callable[..., object] | None = None,
         **options: Unpack[TableOptions],
     ) -> KTable[Windowed[K], Any]:
         """Aggregate the values of each key and session: aggregator(key, value, aggregate) -> aggregate.
@@ -329,7 +329,7 @@ class CogroupedKStream(Generic[K, VR]):
     def cogroup(
         self, grouped: KGroupedStream[K, Any], aggregator: Mapping[str, Aggregate[Any]]
     ) -> CogroupedKStream[K, dict[str, Any]]: ...
-    def cogroup(self, grouped: KGroupedStream[K, Any], aggregator: Any) -> CogroupedKStream[K, Any]:
+    def cogroup(self, grouped: KGroupedStream[K, Any], aggregator: object) -> CogroupedKStream[K, Any]:
         """Add a grouped stream with its aggregator(key, value, aggregate) -> aggregate, or with its aggregates.
 
         All streams have functions, or all have aggregates. Raises TopologyError if not, and for a name of another
@@ -347,7 +347,7 @@ class CogroupedKStream(Generic[K, VR]):
     ) -> KTable[K, dict[str, Any]]: ...
     @shows_options(TableOptions)
     def aggregate(
-        self, initializer: Callable[[], Any] | None = None, **options: Unpack[TableOptions]
+        self, initializer: Callable[[], object] | None = None, **options: Unpack[TableOptions]
     ) -> KTable[K, Any]:
         """Aggregate all streams into one table, from initializer() for each key; aggregates need none.
 
@@ -387,7 +387,7 @@ class CogroupedKStream(Generic[K, VR]):
         return name, MaterializedInternal(given, self.builder, COGROUP_AGGREGATE_NAME, key_serde=keys)
 
     def functions(
-        self, kept: MaterializedInternal, initializer: object, **others: Any
+        self, kept: MaterializedInternal, initializer: object, **others: object
     ) -> tuple[Functions, list[Aggregator]]:
         """Return the functions of all streams, and the aggregator of each; internal. See cogrouped_functions."""
         return cogrouped_functions(kept, list(self._inputs.values()), initializer, **others)
@@ -454,7 +454,7 @@ class TimeWindowedCogroupedKStream(Generic[K, VR]):
     ) -> KTable[Windowed[K], dict[str, Any]]: ...
     @shows_options(TableOptions)
     def aggregate(
-        self, initializer: Callable[[], Any] | None = None, **options: Unpack[TableOptions]
+        self, initializer: Callable[[], object] | None = None, **options: Unpack[TableOptions]
     ) -> KTable[Windowed[K], Any]:
         """Aggregate all streams into one table per key and window, from initializer(); aggregates need none.
 
@@ -491,8 +491,8 @@ class SessionWindowedCogroupedKStream(Generic[K, VR]):
     @shows_options(TableOptions)
     def aggregate(
         self,
-        initializer: Callable[[], Any] | None = None,
-        session_merger: Callable[[Any, Any, Any], Any] | None = None,
+        initializer: Callable[[], object] | None = None,
+        session_merger: Callable[[Any, Any, Any], object] | None = None,
         **options: Unpack[TableOptions],
     ) -> KTable[Windowed[K], Any]:
         """Aggregate all streams into one table per key and session, from initializer().

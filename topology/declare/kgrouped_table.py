@@ -75,9 +75,9 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
     @shows_options(TableOptions)
     def aggregate(
         self,
-        initializer: Any,
-        adder: Callable[..., Any] | None = None,
-        subtractor: Callable[..., Any] | None = None,
+        initializer: object,
+        adder: Callable[..., object] | None = None,
+        subtractor: Callable[..., object] | None = None,
         **options: Unpack[TableOptions],
     ) -> KTable[K, Any]:
         """Aggregate the values of each group: adder and subtractor take (key, value, aggregate), return the new one.

@@ -64,11 +64,11 @@ class KStream(JoiningStream[K, V], AsyncStream[K, V]):
         self.repartition_required = repartition_required
         self._join_repartition: GraphNode | None = None
 
-    def filter(self, predicate: Callable[[K, V], Any], *, name: str | None = None) -> KStream[K, V]:
+    def filter(self, predicate: Callable[[K, V], object], *, name: str | None = None) -> KStream[K, V]:
         """Keep the records for which predicate(key, value) holds."""
         return self.same_types(self.attach(name, "KSTREAM-FILTER-", KStreamFilter(predicate, False)))
 
-    def filter_not(self, predicate: Callable[[K, V], Any], *, name: str | None = None) -> KStream[K, V]:
+    def filter_not(self, predicate: Callable[[K, V], object], *, name: str | None = None) -> KStream[K, V]:
         """Drop the records for which predicate(key, value) holds."""
         return self.same_types(self.attach(name, "KSTREAM-FILTER-", KStreamFilter(predicate, True)))
 
@@ -91,7 +91,7 @@ class KStream(JoiningStream[K, V], AsyncStream[K, V]):
         self, mapper: Callable[[K, V], VR], *, with_key: Literal[True], name: str | None = None
     ) -> KStream[K, VR]: ...
     def map_values(
-        self, mapper: Callable[..., Any], *, with_key: bool = False, name: str | None = None
+        self, mapper: Callable[..., object], *, with_key: bool = False, name: str | None = None
     ) -> KStream[K, Any]:
         """Replace the value by mapper(value), or with with_key by mapper(key, value)."""
         node = self.attach(name, "KSTREAM-MAPVALUES-", KStreamMapValues(mapper, with_key), value_changing=True)
@@ -113,17 +113,17 @@ class KStream(JoiningStream[K, V], AsyncStream[K, V]):
         self, mapper: Callable[[K, V], Iterable[VR]], *, with_key: Literal[True], name: str | None = None
     ) -> KStream[K, VR]: ...
     def flat_map_values(
-        self, mapper: Callable[..., Iterable[Any]], *, with_key: bool = False, name: str | None = None
+        self, mapper: Callable[..., Iterable[object]], *, with_key: bool = False, name: str | None = None
     ) -> KStream[K, Any]:
         """Replace a record by one for each of mapper(value), or with with_key of mapper(key, value)."""
         node = self.attach(name, "KSTREAM-FLATMAPVALUES-", KStreamFlatMapValues(mapper, with_key), value_changing=True)
         return self.result(node, self.key_serde, None)
 
-    def peek(self, action: Callable[[K, V], Any], *, name: str | None = None) -> KStream[K, V]:
+    def peek(self, action: Callable[[K, V], object], *, name: str | None = None) -> KStream[K, V]:
         """Call action(key, value) for each record and continue with the same stream."""
         return self.same_types(self.attach(name, "KSTREAM-PEEK-", KStreamPeek(action)))
 
-    def foreach(self, action: Callable[[K, V], Any], *, name: str | None = None) -> None:
+    def foreach(self, action: Callable[[K, V], object], *, name: str | None = None) -> None:
         """Call action(key, value) for each record."""
         self.attach(name, "KSTREAM-FOREACH-", KStreamPeek(action, forward=False))
 
@@ -144,7 +144,7 @@ class KStream(JoiningStream[K, V], AsyncStream[K, V]):
 
     def split(
         self,
-        branches: Mapping[str, Callable[[K, V], Any]] | None = None,
+        branches: Mapping[str, Callable[[K, V], object]] | None = None,
         *,
         default: str | bool = False,
         name: str | None = None,

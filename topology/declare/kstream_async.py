@@ -139,7 +139,7 @@ class AsyncStream(AbstractStream, Generic[K, V]):
     @overload
     def filter_async(
         self,
-        predicate: Callable[[K, V], Awaitable[Any]],
+        predicate: Callable[[K, V], Awaitable[object]],
         *,
         lifespan: None = None,
         **options: Unpack[AsyncOptions],
@@ -155,7 +155,7 @@ class AsyncStream(AbstractStream, Generic[K, V]):
     @_shows_async_options
     def filter_async(
         self,
-        predicate: Callable[..., Awaitable[Any]],
+        predicate: Callable[..., Awaitable[object]],
         *,
         lifespan: Lifespan | None = None,
         **options: Unpack[AsyncOptions],
@@ -217,7 +217,7 @@ class AsyncStream(AbstractStream, Generic[K, V]):
     @overload
     def foreach_async(
         self,
-        action: Callable[[K, V], Awaitable[Any]],
+        action: Callable[[K, V], Awaitable[object]],
         *,
         lifespan: None = None,
         **options: Unpack[AsyncOptions],
@@ -233,7 +233,7 @@ class AsyncStream(AbstractStream, Generic[K, V]):
     @_shows_async_options
     def foreach_async(
         self,
-        action: Callable[..., Awaitable[Any]],
+        action: Callable[..., Awaitable[object]],
         *,
         lifespan: Lifespan | None = None,
         **options: Unpack[AsyncOptions],
@@ -277,7 +277,7 @@ class AsyncStream(AbstractStream, Generic[K, V]):
         mapper: Callable[[Any], Sequence[VR]],
         *,
         as_: Literal["arrow"],
-        schema: Any = None,
+        schema: object = None,
         **options: Unpack[BatchOptions],
     ) -> KStream[K, VR]: ...
     @overload
@@ -291,7 +291,7 @@ class AsyncStream(AbstractStream, Generic[K, V]):
     ) -> KStream[K, Any]: ...
     def map_batches(
         self,
-        mapper: Callable[[Any], Any],
+        mapper: Callable[[Any], object],
         *,
         max_records: int = 512,
         max_wait: Duration = timedelta(milliseconds=20),

@@ -124,8 +124,8 @@ class JoiningStream(AbstractStream, Generic[K, V]):
     def join(
         self,
         other: KStream[K, Any] | KTable[K, Any] | GlobalKTable[Any, Any],
-        joiner: Callable[..., Any],
-        windows: JoinWindows | Callable[..., Any] | None = None,
+        joiner: Callable[..., object],
+        windows: JoinWindows | Callable[..., object] | None = None,
         **options: Unpack[StreamJoinOptions],
     ) -> KStream[K, Any]:
         """Join with a stream, a table or a global table; records without a counterpart are dropped.
@@ -246,8 +246,8 @@ class JoiningStream(AbstractStream, Generic[K, V]):
     def left_join(
         self,
         other: KStream[K, Any] | KTable[K, Any] | GlobalKTable[Any, Any],
-        joiner: Callable[..., Any],
-        windows: JoinWindows | Callable[..., Any] | None = None,
+        joiner: Callable[..., object],
+        windows: JoinWindows | Callable[..., object] | None = None,
         **options: Unpack[StreamJoinOptions],
     ) -> KStream[K, Any]:
         """Join like join(), but keep records of this stream without a counterpart: right is None for them.
@@ -280,7 +280,7 @@ class JoiningStream(AbstractStream, Generic[K, V]):
     def outer_join(
         self,
         other: KStream[K, Any],
-        joiner: Callable[..., Any],
+        joiner: Callable[..., object],
         windows: JoinWindows,
         *,
         with_key: bool = False,

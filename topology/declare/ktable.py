@@ -54,12 +54,12 @@ class KTable(AbstractStream, Generic[K, V]):
         self._sends_old_values = False
 
     @shows_options(TableOptions)
-    def filter(self, predicate: Callable[[K, V], Any], **options: Unpack[TableOptions]) -> KTable[K, V]:
+    def filter(self, predicate: Callable[[K, V], object], **options: Unpack[TableOptions]) -> KTable[K, V]:
         """Keep the rows for which predicate(key, value) holds; the others are deleted."""
         return self._filter(predicate, False, *table_options(**options))
 
     @shows_options(TableOptions)
-    def filter_not(self, predicate: Callable[[K, V], Any], **options: Unpack[TableOptions]) -> KTable[K, V]:
+    def filter_not(self, predicate: Callable[[K, V], object], **options: Unpack[TableOptions]) -> KTable[K, V]:
         """Delete the rows for which predicate(key, value) holds."""
         return self._filter(predicate, True, *table_options(**options))
 
@@ -81,7 +81,7 @@ class KTable(AbstractStream, Generic[K, V]):
     ) -> KTable[K, VR]: ...
     @shows_options(TableOptions)
     def map_values(
-        self, mapper: Callable[..., Any], *, with_key: bool = False, **options: Unpack[TableOptions]
+        self, mapper: Callable[..., object], *, with_key: bool = False, **options: Unpack[TableOptions]
     ) -> KTable[K, Any]:
         """Replace values by mapper(value), or with with_key by mapper(key, value); it is not called for deletions."""
         prefix = "KTABLE-MAPVALUES-"
@@ -139,7 +139,7 @@ class KTable(AbstractStream, Generic[K, V]):
     @overload
     def to_stream(self, key_selector: Callable[[K, V], KR], *, name: str | None = None) -> KStream[KR, V]: ...
     def to_stream(
-        self, key_selector: Callable[[K, V], Any] | None = None, *, name: str | None = None
+        self, key_selector: Callable[[K, V], object] | None = None, *, name: str | None = None
     ) -> KStream[Any, V]:
         """Return the updates of the table as a stream, re-keyed by key_selector(key, value) if that is given."""
         node = self.attach(name, "KTABLE-TOSTREAM-", KTableToStream())
@@ -227,7 +227,7 @@ class KTable(AbstractStream, Generic[K, V]):
     ) -> KTable[K, VR]: ...
     @shows_options(TableJoinOptions, with_key=False)
     def join(
-        self, other: KTable[Any, Any], joiner: Callable[..., Any], **options: Unpack[TableJoinOptions]
+        self, other: KTable[Any, Any], joiner: Callable[..., object], **options: Unpack[TableJoinOptions]
     ) -> KTable[K, Any]:
         """Join with a table: rows that both have.
 
@@ -269,7 +269,7 @@ class KTable(AbstractStream, Generic[K, V]):
     ) -> KTable[K, VR]: ...
     @shows_options(TableJoinOptions, with_key=False)
     def left_join(
-        self, other: KTable[Any, Any], joiner: Callable[..., Any], **options: Unpack[TableJoinOptions]
+        self, other: KTable[Any, Any], joiner: Callable[..., object], **options: Unpack[TableJoinOptions]
     ) -> KTable[K, Any]:
         """Join like join(), but keep rows of this table without a counterpart: joiner(left, None) makes their value.
 

@@ -98,9 +98,9 @@ class _Join(NamedTuple):
 def foreign_key_join(
     this: KTable[Any, Any],
     other: KTable[Any, Any],
-    foreign_key: Callable[..., Any],
+    foreign_key: Callable[..., object],
     with_key: bool,
-    joiner: Callable[..., Any],
+    joiner: Callable[..., object],
     left_join: bool,
     name: str | None,
     given: Materialized | None,
@@ -199,7 +199,7 @@ def _resolve(
 def table_join(
     this: KTable[Any, Any],
     other: KTable[Any, Any],
-    joiner: Callable[[Any, Any], Any],
+    joiner: Callable[[Any, Any], object],
     kind: str,
     name: str | None,
     given: Materialized | None,

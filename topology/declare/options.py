@@ -15,7 +15,7 @@ from ..stores.materialized import Materialized, StoreOption, materialized_option
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def shows_options(options: Any, **defaults: Any) -> Callable[[F], F]:
+def shows_options(options: object, **defaults: object) -> Callable[[F], F]:
     """Show the keys of a TypedDict in the signature of a method that takes it as its last parameter, ``**options``.
 
     Type checkers do this themselves, but help() and notebooks do not. defaults: those that are not None.

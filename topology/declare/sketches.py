@@ -98,7 +98,7 @@ class TDigest:
             new.update(value)
         return new
 
-    def merged(self, one: Any, other: Any) -> Any:
+    def merged(self, one: object, other: Any) -> Any:
         """Return the sketch of the values of both."""
         new = self.from_bytes(self.to_bytes(one))
         new.merge(other)

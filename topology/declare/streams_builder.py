@@ -50,7 +50,7 @@ class StreamsBuilder:
     offset_reset ("earliest", "latest" or "none": where to start without committed offsets); name of the operator.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, config: Mapping[str, object] | None = None) -> None:
         self._topology = Topology()
         self._builder = InternalStreamsBuilder(self._topology.internal_builder)
         self._config = config
@@ -257,7 +257,7 @@ class StreamsBuilder:
         self._builder.add_graph_node(self._builder.root, node)
         return self
 
-    def build(self, config: Mapping[str, Any] | None = None) -> Topology:
+    def build(self, config: Mapping[str, object] | None = None) -> Topology:
         """Return the topology.
 
         config: by default that of the constructor; ``topology.optimization`` and

@@ -83,7 +83,7 @@ def _stores(part: ProcessorTopology) -> Iterable[tuple[str, dict[str, object]]]:
             yield name, _store(part, store)
 
 
-def _store(part: ProcessorTopology, store: StoreBuilder) -> dict[str, Any]:
+def _store(part: ProcessorTopology, store: StoreBuilder) -> dict[str, object]:
     return {
         "subtopology": part.subtopology,
         "kind": store.kind.value,

@@ -118,7 +118,7 @@ def _renamed(name: str, twin: str) -> Finding:
     )
 
 
-def _shape(store: Mapping[str, Any], facts: Facts) -> tuple[object, ...]:
+def _shape(store: Mapping[str, object], facts: Facts) -> tuple[object, ...]:
     """Return the properties that a renamed store keeps."""
     sources = facts["subtopologies"].get(str(store["subtopology"]), {}).get("sources", ())
     outside = tuple(topic for topic in sources if topic not in facts["internal_topics"])

@@ -258,7 +258,7 @@ class KStreamForeachAsync(AsyncOperator):
 
     @override
     def finish(self, node: NodeContext) -> Finish:
-        def finish(result: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def finish(result: object, key: Any, value: object, timestamp: int, headers: Headers) -> None:
             return
 
         return finish

@@ -67,7 +67,7 @@ class Batch(WaitingRecords):
 
         self._take = node.guarded(node.own(take))
 
-    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def process(self, key: object, value: object, timestamp: int, headers: Headers) -> None:
         """Add a record, and process the batch if it is full."""
         if not self._held:
             self._due_ms = self._task.wall_clock_ms() + self._operator.max_wait_ms
@@ -101,7 +101,7 @@ class Batch(WaitingRecords):
         self._result = None
         return len(held)
 
-    def _outcomes(self, values: list[Any]) -> list[object]:
+    def _outcomes(self, values: list[object]) -> list[object]:
         """Return the result for each value, or a KeptError, which is raised as the failure of its record."""
         try:
             return self._call(values)
@@ -112,7 +112,7 @@ class Batch(WaitingRecords):
         half = len(values) // 2
         return self._outcomes(values[:half]) + self._outcomes(values[half:])
 
-    def _call(self, values: list[Any]) -> list[Any]:
+    def _call(self, values: list[object]) -> list[object]:
         """Return the function's result for each value. None has no Arrow columns, and stays None."""
         if self._to_batch is None:
             return self._ask(values, len(values))
@@ -120,7 +120,7 @@ class Batch(WaitingRecords):
         results = iter(self._ask(self._to_batch(values), rows) if rows else ())
         return [None if value is None else next(results) for value in values]
 
-    def _ask(self, argument: object, count: int) -> list[Any]:
+    def _ask(self, argument: object, count: int) -> list[object]:
         returned = self._timed(argument)
         results = result_values(returned)
         if results is None:

@@ -34,7 +34,7 @@ class KStreamCountWindowAggregate(Operator):
         size, advance = self.windows.size, self.windows.advance
         initializer, aggregator = self.initializer, self.aggregator
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
                 node.dropped("null key or value")
                 return

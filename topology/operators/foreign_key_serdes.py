@@ -259,7 +259,7 @@ def _functions(serde: Serde[Any] | None, topic: str, part: str) -> tuple[ToBytes
     if serde is not None:
         return serializer_for(serde, topic), deserializer_for(serde, topic)
 
-    def refuse(_value: Any) -> NoReturn:
+    def refuse(_value: object) -> NoReturn:
         raise _no_serde(part)
 
     return refuse, refuse

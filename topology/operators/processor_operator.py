@@ -132,7 +132,7 @@ class _Context(UserContext):
 
         self._timers.fires_to(fire)
 
-    def timer(self, key: Any, at: Moment, punctuation: Punctuation) -> None:
+    def timer(self, key: object, at: Moment, punctuation: Punctuation) -> None:
         check_type(punctuation, Punctuation, "The clock of a timer", "Punctuation.STREAM_TIME or WALL_CLOCK_TIME")
         self._own_timers().set_timer(key, epoch_millis(at, "The time of a timer"), punctuation)
 

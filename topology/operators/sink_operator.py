@@ -102,7 +102,7 @@ class SinkBatch(WaitingRecords):
 
         self._refuse = node.guarded(node.own(refuse))
 
-    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def process(self, key: object, value: object, timestamp: int, headers: Headers) -> None:
         """Add a record."""
         if not self._held:
             self._since_ms = self._task.wall_clock_ms()

@@ -199,7 +199,7 @@ def iterate(name: str, found: Any) -> Iterable[Any]:
     return results
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """Return a value's type for an error message, and its length if it is a tuple, list, str or bytes."""
     kind = type(value).__name__
     return f"a {kind} of length {len(value)}" if isinstance(value, tuple | list | str | bytes) else f"a {kind}"

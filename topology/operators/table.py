@@ -162,7 +162,7 @@ class KTableMapValues(KTableStep):
     """Maps values: mapper(value), or mapper(key, value) with with_key; None deletes the row."""
 
     def __init__(
-        self, parent: Table, mapper: Callable[..., Any], queryable_name: str | None, with_key: bool = False
+        self, parent: Table, mapper: Callable[..., object], queryable_name: str | None, with_key: bool = False
     ) -> None:
         super().__init__(parent, queryable_name)
         self.mapper = mapper

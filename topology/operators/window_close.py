@@ -26,7 +26,7 @@ def close_emitter(
     node: NodeContext,
     store_name: str,
     closing: Callable[[int, int], tuple[int, int] | None],
-    fetch: Callable[[int, int], Iterable[tuple[Any, Any]]],
+    fetch: Callable[[int, int], Iterable[tuple[object, object]]],
     timestamped: bool,
 ) -> CloseEmitter:
     """Return what passes on the windows of a store as they close.
@@ -55,13 +55,13 @@ def close_emitter(
 
 
 def _measured(
-    fetch: Callable[[int, int], Iterable[tuple[Any, Any]]], name: str, tallies: Tallies
-) -> Callable[[int, int], Iterator[tuple[Any, Any]]]:
+    fetch: Callable[[int, int], Iterable[tuple[object, object]]], name: str, tallies: Tallies
+) -> Callable[[int, int], Iterator[tuple[object, object]]]:
     """Return fetch, which counts the rows and times the work on all of them, up to the request for the next one."""
     emitted = tallies.of_node(name, rate_and_total(EMIT))
     latency = tallies.of_node(name, average_and_maximum(f"{EMIT}-latency"))
 
-    def measured(first: int, last: int) -> Iterator[tuple[Any, Any]]:
+    def measured(first: int, last: int) -> Iterator[tuple[object, object]]:
         began = perf_counter()
         for row in fetch(first, last):
             yield row

@@ -60,7 +60,7 @@ class WindowedAggregator(TableOperator, Generic[W]):
         rows = window_rows_of(node, self.store_name, self.send_old_values, self.on_close)
         is_count = counts(self.initializer, self.aggregator) and rows.counts
         initializer: Initializer | None = self.initializer
-        aggregator: Callable[..., Any] = self.aggregator
+        aggregator: Callable[..., object] = self.aggregator
         if isinstance(aggregator, ReducerAsAggregator):
             initializer, aggregator = None, aggregator.reducer
         emitter = self._emitter(node, node.store(self.store_name).fetch_all, True)
@@ -68,7 +68,7 @@ class WindowedAggregator(TableOperator, Generic[W]):
         return kind(node.task, node.name, child, rows, node.dropped, initializer, aggregator, is_count, emitter, *more)
 
     def _emitter(
-        self, node: NodeContext, fetch: Callable[[int, int], Iterable[tuple[Any, Any]]], timestamped: bool
+        self, node: NodeContext, fetch: Callable[[int, int], Iterable[tuple[object, object]]], timestamped: bool
     ) -> CloseEmitter | None:
         """Return what passes windows on as they close; None if their updates are forwarded. See close_emitter."""
         return close_emitter(node, self.store_name, self._closing, fetch, timestamped) if self.on_close else None

@@ -123,7 +123,7 @@ def _send_to(
     """
     send, to_key, to_value = task.output.send, serializer_for(key_serde, topic), serializer_for(value_serde, topic)
 
-    def send_to(chosen: Any, key: object, value: object, timestamp: int, headers: Headers) -> Exception | None:
+    def send_to(chosen: object, key: object, value: object, timestamp: int, headers: Headers) -> Exception | None:
         partitions = _as_partitions(chosen, topic)
         try:
             key_bytes, value_bytes = to_key(key), to_value(value)

@@ -238,7 +238,7 @@ class _Opened:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.due = inf
         self.closing = asyncio.Event()
-        self._resource: Any = None
+        self._resource: object = None
         self._failure: KeptError | None = None
         self.task = asyncio.create_task(self._live(lifespan))
 

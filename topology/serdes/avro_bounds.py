@@ -110,18 +110,18 @@ def check_decimal(data: bytes, precision: int) -> None:
         raise SerializationError(f"damaged Avro: a decimal of more than {precision} digits, in {len(data):,} bytes")
 
 
-def bounded_readers(readers: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+def bounded_readers(readers: Mapping[str, Callable[..., object]]) -> dict[str, Callable[..., Any]]:
     """Return fastavro's functions that read logical types, with check_decimal before those of decimals."""
     return {**readers, **{name: partial(_read_decimal, readers[name]) for name in _DECIMALS if name in readers}}
 
 
-def _read_decimal(read: Callable[..., Any], data: bytes, schema: Any, reader_schema: object) -> object:
+def _read_decimal(read: Callable[..., object], data: bytes, schema: object, reader_schema: object) -> object:
     if precision := _precision(schema):
         check_decimal(data, precision)
     return read(data, schema, reader_schema)
 
 
-def _precision(schema: Any) -> int | None:
+def _precision(schema: object) -> int | None:
     """Return the precision of a decimal, None for any other type, and without one: fastavro refuses to read that."""
     if isinstance(schema, dict) and schema.get("logicalType") == "decimal":
         precision: int | None = schema.get("precision")
@@ -180,7 +180,7 @@ class _Types:
             return self._fixed(schema)
         return _record([self.skip_of(field["type"]) for field in schema["fields"]])
 
-    def _text(self, schema: Any, kind: str) -> _Skip:
+    def _text(self, schema: object, kind: str) -> _Skip:
         precision = _precision(schema) if kind == "bytes" else None
         if not precision:
             return _skip_text

@@ -67,7 +67,7 @@ def refusing(verb: str) -> Callable[[Any], Any]:
 
     def decorate(method: Callable[[Any, str, Any], object]) -> Callable[[Any, str, Any], object]:
         @wraps(method)
-        def call(self: object, topic: str, value: object) -> Any:
+        def call(self: object, topic: str, value: object) -> object:
             try:
                 return method(self, topic, value)
             except Exception as error:  # noqa: BLE001 - raised as the cause
@@ -119,7 +119,7 @@ def decode_boolean(data: bytes) -> bool:
     return data == b"\x01"
 
 
-def refuse_void(value: Any) -> bytes:
+def refuse_void(value: object) -> bytes:
     """Raise SerializationError: Serdes.void() accepts only None."""
     raise _refused("void", "None", value)
 

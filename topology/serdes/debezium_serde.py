@@ -92,7 +92,7 @@ class DebeziumSerde(Serde[Any]):
         return f"Serdes.debezium({kind}{'' if self._registry is None else ', …' if kind else '…'})"
 
 
-def _avro_reader(registry: object, options: dict[str, Any]) -> Callable[[str, bytes], object]:
+def _avro_reader(registry: object, options: dict[str, object]) -> Callable[[str, bytes], object]:
     from .avro_serdes import avro_reader  # needs an extra
 
     return avro_reader(registry, **options)

@@ -65,7 +65,7 @@ def json_decoder(kind: object = Any, allow_nan: bool = False) -> Callable[[bytes
         return strict
     number = _decimal_or_float(kind)
 
-    def decode(data: bytes) -> Any:
+    def decode(data: bytes) -> object:
         try:
             return strict(data)
         except msgspec.DecodeError:
@@ -106,7 +106,7 @@ def _decimal_or_float(kind: object) -> Callable[[str], object]:
 
 def _kinds_in(described: inspect.Type) -> set[type]:
     """Return the kinds of the types of which a type is made."""
-    seen: dict[int, Any] = {}
+    seen: dict[int, object] = {}
     waiting: list[object] = [described]
     while waiting:
         found = waiting.pop()
@@ -174,7 +174,7 @@ def _spelled(value: object, allow_nan: bool) -> object:
     return opened
 
 
-def _opened(value: object) -> Any:
+def _opened(value: object) -> object:
     """Return an enum's value, a dataclass as a dict, a scalar of NumPy as a number; other values unchanged."""
     if isinstance(value, enum.Enum):
         return _opened(value.value)

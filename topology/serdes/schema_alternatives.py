@@ -122,7 +122,7 @@ class Alternatives:
         """Return the schema of a reference within the document, MISSING for others."""
         if reference is None or not (reference == "#" or reference.startswith("#/")):
             return MISSING
-        found: Any = self._root
+        found: object = self._root
         for name in unquote(reference).split("/")[1:]:
             found = _step(found, name.replace("~1", "/").replace("~0", "~"))
         return found
@@ -142,7 +142,7 @@ class Alternatives:
         return text_of_value([value, targets])
 
 
-def _step(found: Any, name: str) -> Any:
+def _step(found: object, name: str) -> object:
     if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
         return found[int(name)]
     return found.get(name, MISSING) if isinstance(found, Mapping) else MISSING
@@ -158,7 +158,7 @@ def _references(value: object) -> Iterator[str]:
             yield from _references(one)
 
 
-def _own(schema: Shape) -> dict[str, Any]:
+def _own(schema: Shape) -> dict[str, object]:
     """Return the keywords of a schema that limit values. Those with invalid values get another name."""
     own = {
         keyword if keyword not in _VALID or _VALID[keyword](value) else f"invalid {keyword}": value

@@ -115,13 +115,13 @@ class _Avro:
             KIND: f"record {name}",
         }
 
-    def _field(self, field: dict[str, Any], namespace: str) -> dict[str, object]:
+    def _field(self, field: dict[str, object], namespace: str) -> dict[str, object]:
         more = {ALIASES: field["aliases"]} if field.get("aliases") else {}
         default = {"default": field["default"]} if "default" in field else {}
         return {**self.shape(field["type"], namespace), **default, **more}
 
 
-def _logical(schema: dict[str, Any], logical: str) -> dict[str, object]:
+def _logical(schema: dict[str, object], logical: str) -> dict[str, object]:
     """Return the shape of a value with a logical type, such as a date, whatever it is written as."""
     if "$ref" in schema:
         return schema

@@ -134,7 +134,7 @@ class PlainSerde(Serde[T]):
         self,
         name: str,
         encode: Callable[[Any], bytes],
-        decode: Callable[[bytes], Any],
+        decode: Callable[[bytes], object],
         *,
         exact_type: type | None = None,
         fits: Callable[[Any], bool] | None = None,
@@ -309,30 +309,30 @@ def _configured(config: Mapping[str, Any] | None, key: str) -> Serde[Any] | None
 _DIRECT = "penstock_direct"
 
 
-def direct(function: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
+def direct(function: Callable[[Any], object]) -> Callable[[Any], Any] | None:
     """Return what a serializer or deserializer does with anything but None; None if it changes nothing."""
-    found: Callable[[Any], Any] | None = getattr(function, _DIRECT, function)
+    found: Callable[[Any], object] | None = getattr(function, _DIRECT, function)
     return found
 
 
-def takes_none(function: Callable[[Any], Any]) -> bool:
+def takes_none(function: Callable[[Any], object]) -> bool:
     """Return whether a serializer or deserializer has to be called for None, too."""
     return not hasattr(function, _DIRECT)
 
 
-def set_direct(function: Callable[..., Any], found: Callable[[Any], Any] | None) -> None:
+def set_direct(function: Callable[..., object], found: Callable[[Any], object] | None) -> None:
     """Set what direct() returns for a function that maps None to None."""
     setattr(function, _DIRECT, found)
 
 
-def nullable(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def nullable(function: Callable[[Any], object]) -> Callable[[Any], Any]:
     """Return a function that returns None for None, and calls another one for anything else."""
-    call: Callable[[Any], Any] = compiled_nullable(function)
+    call: Callable[[Any], object] = compiled_nullable(function)
     set_direct(call, function)
     return call
 
 
-def same(value: Any) -> Any:
+def same(value: object) -> Any:
     """Return the value."""
     return value
 
@@ -549,7 +549,7 @@ class Serdes:
         return avro_serde(schema, registry, kind=kind, is_key=is_key, **options)
 
     @staticmethod
-    def protobuf(message_type: Any, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
+    def protobuf(message_type: object, registry: object, *, is_key: bool = False, **options: object) -> Serde[Any]:
         """Protobuf with a schema registry; see schema_registry_serdes. Needs penstock-streams[schema-registry]."""
         from .schema_registry_serdes import protobuf_serde
 
@@ -557,7 +557,7 @@ class Serdes:
 
     @staticmethod
     def json_schema(
-        schema: Any, registry: Any, *, kind: Any = None, is_key: bool = False, **options: Any
+        schema: object, registry: object, *, kind: object = None, is_key: bool = False, **options: object
     ) -> Serde[Any]:
         """JSON with a schema registry; its arguments are those of avro. Needs penstock-streams[schema-registry]."""
         from .schema_registry_serdes import json_schema_serde
@@ -565,7 +565,7 @@ class Serdes:
         return json_schema_serde(schema, registry, kind=kind, is_key=is_key, **options)
 
     @staticmethod
-    def debezium(kind: Any = None, registry: Any = None, **options: Any) -> Serde[Any]:
+    def debezium(kind: object = None, registry: object = None, **options: object) -> Serde[Any]:
         """Rows of a database table, from Debezium's change events: the row after the change, None if it was deleted.
 
         kind: the type that rows are read as; see json. Events are JSON; with a registry (see avro) they are Avro, and

@@ -69,7 +69,7 @@ class _Types:
         self.defined: dict[str, Shape] = {}
         self._names: dict[Any, str] = {}
 
-    def shape(self, kind: Any) -> dict[str, Any]:
+    def shape(self, kind: object) -> dict[str, Any]:
         """Return the shape of a type."""
         match kind:
             case inspect.Metadata():
@@ -113,7 +113,7 @@ class _Types:
             **_lengths(kind, "minProperties", "maxProperties"),
         }
 
-    def _key(self, kind: Any) -> dict[str, Any]:
+    def _key(self, kind: object) -> dict[str, object]:
         """Return the shape of a map's keys, which are texts in JSON."""
         match kind:
             case inspect.Metadata():
@@ -195,7 +195,7 @@ def _origin(kind: Any) -> Any:
     return getattr(kind, "__origin__", kind)
 
 
-def _limits(kind: Any) -> dict[str, object]:
+def _limits(kind: object) -> dict[str, object]:
     if isinstance(kind, inspect.IntType | inspect.FloatType):
         return _given({keyword: getattr(kind, name) for name, keyword in _NUMBER_LIMITS.items()})
     if isinstance(kind, inspect.StrType):

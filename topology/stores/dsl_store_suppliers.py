@@ -63,7 +63,7 @@ class DslStoreSuppliers(ABC):
     of its parameters. docs/state-stores.md says which methods such a class needs.
     """
 
-    def configure(self, config: Mapping[str, Any]) -> None:  # noqa: B027  most need no settings
+    def configure(self, config: Mapping[str, object]) -> None:  # noqa: B027  most need no settings
         """Take over the application's configuration, before the first store."""
 
     @abstractmethod

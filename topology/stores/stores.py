@@ -167,7 +167,7 @@ def _builder(
 
 
 def _builder_with_headers(
-    supplier: StoreSupplier, where: str, supplied: SupplierKind, kind: StoreKind, key_serde: Any, value_serde: Any
+    supplier: StoreSupplier, where: str, supplied: SupplierKind, kind: StoreKind, key_serde: object, value_serde: object
 ) -> StoreBuilder[Any]:
     """Raises TopologyError for a store on disk that would drop headers: Kafka Streams accepts it, and loses them."""
     _require(supplier, (supplied,), where)

@@ -92,7 +92,7 @@ class OpenTelemetrySpans(Spans):
             yield
 
     def _contexts(self, sampled: Iterable[Headers]) -> list[Any]:
-        found: dict[tuple[int, int], Any] = {}
+        found: dict[tuple[int, int], object] = {}
         for headers in sampled:
             context = self._trace.get_current_span(self._extract(carrier(headers))).get_span_context()
             if context.is_valid:

@@ -56,5 +56,5 @@ def _row(query: Any, found: Any, store: StateStore) -> dict[str, Any]:
     return {**_key(key), "value": value}
 
 
-def _key(key: object) -> dict[str, Any]:
+def _key(key: object) -> dict[str, object]:
     return {"key": key.key, "window": key.window._asdict()} if isinstance(key, Windowed) else {"key": key}

@@ -374,7 +374,7 @@ def _window_rows(request: ReadStore, store: TaskWindowStore | TaskSessionStore, 
 
 def row_json(key: Any, value: object, builder: StoreBuilder) -> bytes:
     """Return {"key", "value"}, and "window", "timestamp", "headers" and "valid_to" if the row has them."""
-    row: dict[str, Any] = {"key": key}
+    row: dict[str, object] = {"key": key}
     if builder.windowed:
         row = {"key": key.key, "window": {"start": key.start, "end": key.end}}
     view = view_of_results(builder)

@@ -299,7 +299,7 @@ class Checkpoints:
             self.settings.interval_ms // 1000,
         )
 
-    def _run(self, transfer: _Transfer, job: Mapping[str, Any], on_report: Callable[[dict[str, Any]], None]) -> None:
+    def _run(self, transfer: _Transfer, job: Mapping[str, object], on_report: Callable[[dict[str, Any]], None]) -> None:
         with transfer.lock:
             if transfer.cancelled:
                 raise TransferFailedError("it was cancelled")
@@ -391,7 +391,7 @@ class Checkpoints:
         if transfer.loaded is None and not transfer.cancelled:
             self._log.info("Restoring task %s from its changelog: %s", of.task_id, reason)
 
-    def _load_job(self, of: Restorable, directory: Path) -> dict[str, Any]:
+    def _load_job(self, of: Restorable, directory: Path) -> dict[str, object]:
         return {
             "kind": "load",
             "uri": self.settings.uri,

@@ -88,7 +88,7 @@ class RecordQueue:
 
     def add(self, messages: Sequence[Message]) -> None:
         """Append records, except those that the source drops while it stamps them."""
-        records: Sequence[Any] = messages
+        records: Sequence[object] = messages
         if self._stamped:
             records = list(self._source.stamped(messages))
         self._records = [*self._records[self._next :], *records]

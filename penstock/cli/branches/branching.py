@@ -331,10 +331,10 @@ class Branching:
             moves.append(Move(own, None, offset, _as_ready(known[partition], ids).encode()))
         return moves
 
-    def _ask(self, command: str, arguments: Mapping[str, object]) -> dict[str, Any]:
+    def _ask(self, command: str, arguments: Mapping[str, object]) -> dict[str, object]:
         """Ask the application; each time over a new connection, because an idle one is closed."""
         with find(self._config) as running:
-            answer: dict[str, Any] = running.ask(command, arguments, timeout=self._limit_seconds + ANSWER_SECONDS)
+            answer: dict[str, object] = running.ask(command, arguments, timeout=self._limit_seconds + ANSWER_SECONDS)
             return answer
 
 

@@ -146,8 +146,8 @@ class ExchangeSide:
         finally:
             directory.close()
 
-    def _ask(self, command: str, arguments: Mapping[str, object], seconds: float = 0.0) -> dict[str, Any]:
+    def _ask(self, command: str, arguments: Mapping[str, object], seconds: float = 0.0) -> dict[str, object]:
         """Ask the application; each time over a new connection, because an idle one is closed."""
         with find(self._config) as running:
-            answer: dict[str, Any] = running.ask(command, arguments, timeout=seconds + ANSWER_SECONDS)
+            answer: dict[str, object] = running.ask(command, arguments, timeout=seconds + ANSWER_SECONDS)
             return answer

@@ -34,7 +34,7 @@ def decode_request(request: Request) -> object:
     return _decode(_known(load_request_schema, request), request.data)
 
 
-def encode_answer(request: Request, answer: Any) -> bytes:
+def encode_answer(request: Request, answer: object) -> bytes:
     """Return the frame, without its size, of a response to a request."""
     kind, buffer = answer_type(request), io.BytesIO()
     header = kind.__header_schema__

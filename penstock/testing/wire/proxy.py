@@ -101,7 +101,7 @@ class WireProxy:
         for address in self._addresses:
             self._fronts.open(address)
 
-    def _run(self, work: Coroutine[Any, Any, object]) -> None:
+    def _run(self, work: Coroutine[object, object, object]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_SECONDS)
 
 

@@ -197,7 +197,7 @@ def _read_partition(call: Call, key: Part, part: Any, left: int, at_least_one: b
         if not log.start <= part.fetch_offset <= log.end:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
     except ApiError as error:
-        moved: dict[str, Any] = {}
+        moved: dict[str, object] = {}
         if call.version >= 16 and topic is not None and error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             current = topic.partitions[key[1]]
             moved = {"current_leader": {"leader_id": current.leader, "leader_epoch": current.leader_epoch}}
@@ -232,7 +232,7 @@ def _response(
     if wait_ms := call.throttle(CONSUMER, size):  # the client requests the rest again
         call.cluster.quotas.give_back(CONSUMER, call.user, call.client_id, size, call.cluster.now_ms)
         return {"throttle_time_ms": wait_ms, "session_id": 0 if session is None else session.id, "responses": []}
-    topics: dict[Any, list[dict[str, Any]]] = {}
+    topics: dict[Any, list[dict[str, object]]] = {}
     for key, data in found:
         if session is not None:
             said = data["high_watermark"], data.get("last_stable_offset", -1), data.get("log_start_offset", -1)
