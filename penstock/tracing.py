@@ -5,8 +5,6 @@ A record is traced if its header ``traceparent`` (W3C Trace Context) has the fla
 
 from __future__ import annotations
 
-from typing import Any
-
 from penstock.topology.context.processor_wrapper import ProcessorWrapper, ProcessRecord, WrappedProcessor
 from penstock.topology.context.trace_context import is_sampled
 from penstock.topology.errors import ConfigError
@@ -35,7 +33,7 @@ class TracingWrapper(ProcessorWrapper):
         """Return what opens a span around the processor for traced records."""
         task = str(processor.task_id)
 
-        def process(record: Record[Any, Any]) -> None:
+        def process(record: Record) -> None:
             headers = record[3]
             if not headers or not is_sampled(headers):
                 processor.process(record)

@@ -102,11 +102,11 @@ class ProcessingContext(Protocol):
         """Return the settings whose names begin with a prefix, by the rest of their names."""
 
     @property
-    def key_serde(self) -> Serde[Any]:
+    def key_serde(self) -> Serde:
         """The default serde of keys, ``default.key.serde``; raises ConfigError if there is none."""
 
     @property
-    def value_serde(self) -> Serde[Any]:
+    def value_serde(self) -> Serde:
         """The default serde of values, ``default.value.serde``; raises ConfigError if there is none."""
 
     @property
@@ -124,7 +124,7 @@ class ProcessingContext(Protocol):
     def get_state_store(self, name: str) -> Any: ...
     @overload
     def get_state_store(self, name: StoreBuilder[S]) -> S: ...
-    def get_state_store(self, name: str | StoreBuilder[Any]) -> Any:
+    def get_state_store(self, name: str | StoreBuilder) -> Any:
         """Return a store that the processor is connected to; raises StreamsError if it is not.
 
         name: its name, or the StoreBuilder that declares it, from which the result gets its type.

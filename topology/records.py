@@ -14,7 +14,7 @@ K_co = TypeVar("K_co", covariant=True, default=Any)
 V_co = TypeVar("V_co", covariant=True, default=Any)
 KR = TypeVar("KR")
 VR = TypeVar("VR")
-_new: Callable[..., Record[Any, Any]] = cast("Any", tuple.__new__)
+_new: Callable[..., Record] = cast("Any", tuple.__new__)
 
 #: Headers of a record: (name, value) pairs in order; None without headers. Never changed in place.
 Headers = Sequence[tuple[str, bytes | None]] | None
@@ -122,7 +122,7 @@ class Record(_RecordFields[K_co, V_co]):
 for _place, _field in enumerate(("key", "value", "timestamp")):
     setattr(Record, f"with_{_field}", with_field(Record, _place))
 #: Returns a record of key, value, timestamp and headers, as they are; faster than Record.
-make_record: Callable[[Any, Any, int, Headers], Record[Any, Any]] = record_maker(Record)
+make_record: Callable[[Any, Any, int, Headers], Record] = record_maker(Record)
 
 
 class RecordMetadata(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
-from typing import Any
 
 from penstock.topology.records import TopicPartition
 

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from io import TextIOWrapper
-from typing import Any, Unpack
+from typing import Unpack
 
 import click
 

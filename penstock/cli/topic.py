@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
-from typing import IO, Any
+from typing import IO
 
 import click
 
@@ -137,7 +137,7 @@ def _config(settings: Settings, key_serde: str | None, value_serde: str | None) 
     return config, TopicSerdes(_serde(config, "default.key.serde"), _serde(config, "default.value.serde"))
 
 
-def _serde(config: StreamsConfig, key: str) -> Serde[Any]:
+def _serde(config: StreamsConfig, key: str) -> Serde:
     try:
         return Serdes.of(config[key])
     except TypeError as error:

@@ -101,7 +101,7 @@ def key_and_value(message: Message, serdes: TopicSerdes) -> tuple[object, object
     return _from_bytes(message, "key", serdes.key), _from_bytes(message, "value", serdes.value)
 
 
-def _from_bytes(message: Message, part: str, serde: Serde[Any]) -> object:
+def _from_bytes(message: Message, part: str, serde: Serde) -> object:
     data = message.key() if part == "key" else message.value()
     try:
         return serde.deserialize(message.topic() or "", data)

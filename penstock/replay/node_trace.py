@@ -40,7 +40,7 @@ class NodeTrace(ProcessorWrapper):
 
     @override
     def wrap(self, processor: WrappedProcessor) -> ProcessRecord:
-        def traced(record: Record[Any, Any]) -> None:
+        def traced(record: Record) -> None:
             if self._replica is None:
                 processor.process(record)
                 return

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from types import FrameType
-from typing import IO, Any
+from typing import IO
 
 from typing_extensions import override
 

@@ -84,7 +84,7 @@ class ShownRecords:
 
     def _record(
         self,
-        serdes: Mapping[str, tuple[Serde[Any] | None, Serde[Any]]],
+        serdes: Mapping[str, tuple[Serde | None, Serde]],
         topic: str,
         key: bytes | None,
         value: bytes | None,
@@ -141,7 +141,7 @@ class RecordCommand:
         return None
 
 
-def _serdes_of_sources(task: ReplicaTask, config: StreamsConfig) -> dict[str, tuple[Serde[Any], Serde[Any]]]:
+def _serdes_of_sources(task: ReplicaTask, config: StreamsConfig) -> dict[str, tuple[Serde, Serde]]:
     return {
         topic: _pair(node.key_serde, node.value_serde, config, node.name)
         for node in task.topology.nodes.values()
@@ -150,7 +150,7 @@ def _serdes_of_sources(task: ReplicaTask, config: StreamsConfig) -> dict[str, tu
     }
 
 
-def serdes_of_sinks(task: ReplicaTask, config: StreamsConfig) -> dict[str, tuple[Serde[Any], Serde[Any]]]:
+def serdes_of_sinks(task: ReplicaTask, config: StreamsConfig) -> dict[str, tuple[Serde, Serde]]:
     """Return the serdes of the topics that sinks name, by their full names."""
     found = {}
     for node in task.topology.sinks:
@@ -166,11 +166,11 @@ def _full_names(task: ReplicaTask, topics: tuple[str, ...]) -> list[str]:
     return [task.internal_topic(topic) if topic in internal else topic for topic in topics]
 
 
-def _pair(key: Any, value: Any, config: StreamsConfig, node: str) -> tuple[Serde[Any], Serde[Any]]:
+def _pair(key: Any, value: Any, config: StreamsConfig, node: str) -> tuple[Serde, Serde]:
     return resolve_serde(key, config, True, node), resolve_serde(value, config, False, node)
 
 
-def _read(serde: Serde[Any] | None, topic: str, data: bytes | None) -> object:
+def _read(serde: Serde | None, topic: str, data: bytes | None) -> object:
     if data is None:
         return None
     if serde is not None:

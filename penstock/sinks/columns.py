@@ -91,7 +91,7 @@ class Column:
     nullable: bool = True
 
 
-def columns_of(serde: Serde[Any] | None, name: str) -> list[Column] | None:
+def columns_of(serde: Serde | None, name: str) -> list[Column] | None:
     """Return a column for each field of a serde's type, or one with this name; None if the type is not known."""
     if isinstance(serde, WindowedSerde):
         inner = columns_of(serde.inner, name)

@@ -180,10 +180,10 @@ class TopologyTestDriver:
     @overload
     def create_output_topic(
         self, name: str, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> TestOutputTopic[Any, Any]: ...
+    ) -> TestOutputTopic: ...
     def create_output_topic(
         self, name: str, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> TestOutputTopic[Any, Any]:
+    ) -> TestOutputTopic:
         """Return an output topic, which reads the records written to a topic.
 
         By default with the serdes of its sink; a topic that no sink names (a changelog, dead letters, one chosen by a
@@ -223,7 +223,7 @@ class TopologyTestDriver:
     def get_state_store(self, name: str, partition: int | None = None) -> Any: ...
     @overload
     def get_state_store(self, name: StoreBuilder[S], partition: int | None = None) -> S: ...
-    def get_state_store(self, name: str | StoreBuilder[Any], partition: int | None = None) -> Any:
+    def get_state_store(self, name: str | StoreBuilder, partition: int | None = None) -> Any:
         """Return a store unchanged, by its name or its StoreBuilder; None if there is none of this name.
 
         partition: with partitions=, a store has a part for each of its tasks. This and all following methods raise
@@ -252,7 +252,7 @@ class TopologyTestDriver:
             raise ValueError(f"Store {name} has the partitions 0 to {len(found) - 1}, got partition={partition}")
         return found[partition]
 
-    def get_key_value_store(self, name: str, partition: int | None = None) -> KeyValueStore[Any, Any] | Any:
+    def get_key_value_store(self, name: str, partition: int | None = None) -> KeyValueStore | Any:
         """Return a key-value store with plain values, None if there is none of this name and kind."""
         store = self._store(name, partition, StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE)
         if store is None or store.builder.kind is StoreKind.KEY_VALUE:
@@ -261,25 +261,25 @@ class TopologyTestDriver:
 
     def get_timestamped_key_value_store(
         self, name: str, partition: int | None = None
-    ) -> TimestampedKeyValueStore[Any, Any] | Any:
+    ) -> TimestampedKeyValueStore | Any:
         """Return a key-value store with ValueAndTimestamp, None if there is none of this name and kind."""
         store = self._store(name, partition, StoreKind.TIMESTAMPED_KEY_VALUE)
         return KeyValueStoreFacade(store, TIMESTAMPED_OF_HEADERS) if _keeps_headers(store) else store
 
     def get_timestamped_key_value_store_with_headers(
         self, name: str, partition: int | None = None
-    ) -> TimestampedKeyValueStoreWithHeaders[Any, Any] | Any:
+    ) -> TimestampedKeyValueStoreWithHeaders | Any:
         """Return a key-value store with ValueTimestampHeaders, None if there is none with headers of this name."""
         store = self._with_headers(name, partition, StoreKind.TIMESTAMPED_KEY_VALUE)
         return store if store is None or _keeps_headers(store) else KeyValueStoreFacade(store, WITH_HEADERS)
 
     def get_versioned_key_value_store(
         self, name: str, partition: int | None = None
-    ) -> VersionedKeyValueStore[Any, Any] | Any:
+    ) -> VersionedKeyValueStore | Any:
         """Return a versioned store, None if there is none of this name and kind."""
         return self._store(name, partition, StoreKind.VERSIONED_KEY_VALUE)
 
-    def get_window_store(self, name: str, partition: int | None = None) -> WindowStore[Any, Any] | Any:
+    def get_window_store(self, name: str, partition: int | None = None) -> WindowStore | Any:
         """Return a window store with plain values, None if there is none of this name and kind."""
         store = self._store(name, partition, StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW)
         if store is None or store.builder.kind is StoreKind.WINDOW:
@@ -288,26 +288,26 @@ class TopologyTestDriver:
 
     def get_timestamped_window_store(
         self, name: str, partition: int | None = None
-    ) -> TimestampedWindowStore[Any, Any] | Any:
+    ) -> TimestampedWindowStore | Any:
         """Return a window store with ValueAndTimestamp, None if there is none of this name and kind."""
         store = self._store(name, partition, StoreKind.TIMESTAMPED_WINDOW)
         return WindowStoreFacade(store, TIMESTAMPED_OF_HEADERS) if _keeps_headers(store) else store
 
     def get_timestamped_window_store_with_headers(
         self, name: str, partition: int | None = None
-    ) -> TimestampedWindowStoreWithHeaders[Any, Any] | Any:
+    ) -> TimestampedWindowStoreWithHeaders | Any:
         """Return a window store with ValueTimestampHeaders, None if there is none with headers of this name."""
         store = self._with_headers(name, partition, StoreKind.TIMESTAMPED_WINDOW)
         return store if store is None or _keeps_headers(store) else WindowStoreFacade(store, WITH_HEADERS)
 
-    def get_session_store(self, name: str, partition: int | None = None) -> SessionStore[Any, Any] | Any:
+    def get_session_store(self, name: str, partition: int | None = None) -> SessionStore | Any:
         """Return a session store with plain aggregates, None if there is none of this name and kind."""
         store = self._store(name, partition, StoreKind.SESSION)
         return SessionStoreFacade(store, AGGREGATION) if _keeps_headers(store) else store
 
     def get_session_store_with_headers(
         self, name: str, partition: int | None = None
-    ) -> SessionStoreWithHeaders[Any, Any] | Any:
+    ) -> SessionStoreWithHeaders | Any:
         """Return a session store with AggregationWithHeaders, None if there is none with headers of this name."""
         store = self._with_headers(name, partition, StoreKind.SESSION)
         return store if store is None or _keeps_headers(store) else SessionStoreFacade(store, AGGREGATION_WITH_HEADERS)

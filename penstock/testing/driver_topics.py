@@ -66,8 +66,8 @@ class TestInputTopic:
         pipe: Pipe,
         piping_list: Callable[[], AbstractContextManager[None]],
         topic: str,
-        key_serde: Serde[Any],
-        value_serde: Serde[Any],
+        key_serde: Serde,
+        value_serde: Serde,
         start_timestamp: int,
         auto_advance_ms: int,
     ) -> None:
@@ -140,7 +140,7 @@ class TestInputTopic:
                 if time is not None:
                     time += to_millis(advance, "advance")
 
-    def pipe_record_list(self, records: Iterable[Record[Any, Any]]) -> None:
+    def pipe_record_list(self, records: Iterable[Record]) -> None:
         """Pipe records with their own timestamps, headers and, as TestRecords, partitions."""
         with self._piping_list():
             for record in records:

@@ -24,7 +24,7 @@ from penstock.workers.metrics.sensors import Sensor
 class CapturedForward:
     """A record that the processor has forwarded; child is the given name, or None for all children."""
 
-    record: Record[Any, Any]
+    record: Record
     child: str | None = None
 
 
@@ -99,12 +99,12 @@ class MockProcessorContext:
         self._stream_time_ms = -1
 
     @property
-    def key_serde(self) -> Serde[Any]:
+    def key_serde(self) -> Serde:
         """The default serde of keys; raises ConfigError if the config names none."""
         return resolve_serde(None, self.app_configs, True, "MockProcessorContext")
 
     @property
-    def value_serde(self) -> Serde[Any]:
+    def value_serde(self) -> Serde:
         """The default serde of values; raises ConfigError if the config names none."""
         return resolve_serde(None, self.app_configs, False, "MockProcessorContext")
 
@@ -159,7 +159,7 @@ class MockProcessorContext:
     def get_state_store(self, name: str) -> Any: ...
     @overload
     def get_state_store(self, name: StoreBuilder[S]) -> S: ...
-    def get_state_store(self, name: str | StoreBuilder[Any]) -> Any:
+    def get_state_store(self, name: str | StoreBuilder) -> Any:
         """Return a store by its name or its StoreBuilder; raises KeyError if it was not added."""
         return self._stores[name.name if isinstance(name, StoreBuilder) else name]
 
@@ -195,7 +195,7 @@ class MockProcessorContext:
         """Return the timers that are set, by key."""
         return dict(self._timers)
 
-    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+    def forward(self, record: Record, child: str | None = None) -> None:
         """Capture a forwarded record."""
         self._forwarded.append(CapturedForward(record, child))
 

@@ -87,7 +87,7 @@ def _serde(serde: SerdeLike | None, config: StreamsConfig, is_key: bool) -> str:
     return "none" if found is None else serde_name(found)
 
 
-def serde_name(serde: Serde[Any]) -> str:
+def serde_name(serde: Serde) -> str:
     """Return a serde's name, the same in every process: for the user's class its name, with the serdes it wraps."""
     if isinstance(serde, UserSerde):
         return type(serde.serde).__qualname__

@@ -11,7 +11,6 @@ import os
 import socket
 import threading
 import time
-from typing import Any
 
 import orjson
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]

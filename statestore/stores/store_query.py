@@ -66,7 +66,7 @@ def query_store(store: Any, query: Query[R], rows_max: int | None = None) -> Que
         return QueryResult.for_failure(FailureReason.STORE_EXCEPTION, f"{type(error).__name__}: {error}")
 
 
-def _reader(builder: StoreBuilder, query: Query[Any]) -> Callable[[Any, Any], Any] | None:
+def _reader(builder: StoreBuilder, query: Query) -> Callable[[Any, Any], Any] | None:
     """Return the function that answers a query, None if this kind of store cannot."""
     kind, has_headers = builder.kind, builder.keeps_headers or builder.headers_format
     if isinstance(query, _HEADERS_QUERIES) and not (has_headers and kind in _TIMESTAMPED):
@@ -118,7 +118,7 @@ def _of_sessions(store: Any, query: Any) -> Iterator[Any]:
     return _rows(store, query, store.fetch(query.key))
 
 
-def _of_version(store: Any, query: VersionedKeyQuery[Any, Any]) -> Any:
+def _of_version(store: Any, query: VersionedKeyQuery) -> Any:
     """Return the version; as in Kafka Streams, that of a time has its end, which get() does not give."""
     as_of = query.as_of_timestamp
     if as_of is None:
@@ -128,7 +128,7 @@ def _of_version(store: Any, query: VersionedKeyQuery[Any, Any]) -> Any:
     return None if found is None else _view(store, found)
 
 
-def _of_versions(store: Any, query: MultiVersionedKeyQuery[Any, Any]) -> Iterator[Any]:
+def _of_versions(store: Any, query: MultiVersionedKeyQuery) -> Iterator[Any]:
     first = 0 if query.from_timestamp is None else query.from_timestamp
     last = TIMESTAMP_MAX if query.to_timestamp is None else query.to_timestamp
     found = store.get_versions(query.key, first, last)
@@ -137,13 +137,13 @@ def _of_versions(store: Any, query: MultiVersionedKeyQuery[Any, Any]) -> Iterato
     return (_view(store, version) for version in found)
 
 
-def _rows(store: Any, query: Query[Any], rows: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
+def _rows(store: Any, query: Query, rows: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
     if isinstance(query, _HEADERS_QUERIES):
         return (_shown(store, query, key, value) for key, value in rows)
     return ((key, _shown(store, query, key, value)) for key, value in rows)
 
 
-def _shown(store: Any, query: Query[Any], key: Any, value: Any) -> Any:
+def _shown(store: Any, query: Query, key: Any, value: Any) -> Any:
     """Return a value in the form of the query's results."""
     value = _view(store, value)
     if isinstance(value, AggregationWithHeaders):

@@ -66,7 +66,7 @@ _OF_VALUES: tuple[tuple[type | tuple[type, ...], pa.DataType], ...] = (
 )
 
 
-def declared_type(serde: Serde[Any]) -> pa.DataType | None:
+def declared_type(serde: Serde) -> pa.DataType | None:
     """Return the type of a serde's values; None if only its values show it."""
     if isinstance(serde, PlainSerde):
         return PLAIN.get(serde.name)
@@ -77,7 +77,7 @@ def declared_type(serde: Serde[Any]) -> pa.DataType | None:
     return None if found == JSON and shape.keys() <= {RULES} else found
 
 
-def first_type(serde: Serde[Any]) -> pa.DataType:
+def first_type(serde: Serde) -> pa.DataType:
     """Return what is known of the type of values that only rows show: the names of aggregates."""
     if not isinstance(serde, AggregatesSerde) or isinstance(serde.declared, str):
         return pa.null()

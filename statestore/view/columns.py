@@ -303,7 +303,7 @@ def _json_text(value: object) -> str:
     return json.dumps(value, default=str, ensure_ascii=False)
 
 
-def _bulk(serde: Serde[Any], rows: list[Row], item: int, front: int, back: int) -> pa.Array | None:
+def _bulk(serde: Serde, rows: list[Row], item: int, front: int, back: int) -> pa.Array | None:
     kind = PLAIN.get(serde.name) if isinstance(serde, PlainSerde) else None
     if kind is None:
         return None
@@ -321,7 +321,7 @@ def _bulk(serde: Serde[Any], rows: list[Row], item: int, front: int, back: int) 
     return _numbers(kind, rows, item, -back - size, size)
 
 
-def _check_text(found: pa.Array, serde: Serde[Any]) -> None:
+def _check_text(found: pa.Array, serde: Serde) -> None:
     try:
         found.validate(full=True)
     except pa.ArrowInvalid as error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from penstock.topology.errors import StreamsError
 from penstock.topology.query.isolation_level import IsolationLevel

@@ -75,7 +75,7 @@ class HttpHosts(RemoteHosts, QueriedHosts, CommandedHosts):
         )
 
     @override
-    def query(self, host: HostInfo, request: StateQueryRequest[Any], rows_max: int, timeout: float) -> PartitionResults:
+    def query(self, host: HostInfo, request: StateQueryRequest, rows_max: int, timeout: float) -> PartitionResults:
         status, answer = self._get(host, state_query.path_of(request, rows_max), timeout)
         if status != http.client.OK:
             raise refusal(host, status, answer)

@@ -71,7 +71,7 @@ _PARTITION_MAX = (1 << 31) - 1
 class QueryParameters:
     """A request in text form. rows_max: of each partition. timeout: in seconds. local: of this host's tasks only."""
 
-    request: StateQueryRequest[Any]
+    request: StateQueryRequest
     rows_max: int
     timeout: float
     local: bool
@@ -94,7 +94,7 @@ def query_parameters(store: str, given: Sequence[tuple[str, str]]) -> QueryParam
         raise bad_request(f"time_from={times[0]} is after time_to={times[1]}.")
     if "key" in values and times and name in ("WindowRangeQuery", "TimestampedWindowRangeWithHeadersQuery"):
         raise bad_request(f"A {name} has key=, for session stores, or time_from= and time_to=, for window stores.")
-    request: StateQueryRequest[Any] = StateQueryRequest(
+    request: StateQueryRequest = StateQueryRequest(
         store,
         kind(**values),
         PositionBound.at(bound_of(query)),
@@ -129,7 +129,7 @@ def _partitions(query: Mapping[str, str]) -> frozenset[int] | None:
     return frozenset(number for number in numbers if number is not None)
 
 
-def path_of(request: StateQueryRequest[Any], rows_max: int) -> str:
+def path_of(request: StateQueryRequest, rows_max: int) -> str:
     """Return path and query string of a request, as query_parameters reads them."""
     query: Query[Any] = request.query
     fields = {_PARAMETERS[field.name]: getattr(query, field.name) for field in dataclasses.fields(query)}  # type: ignore[arg-type]

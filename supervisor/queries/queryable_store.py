@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import TypeVar
 
 from penstock.topology.context.store_types import Rows
 from penstock.topology.errors import StateStoreTypeError
@@ -13,7 +15,7 @@ from penstock.topology.query.position import Position
 from penstock.topology.records import AggregationWithHeaders, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.workers.control.messages import TaskResults
 
-T = TypeVar("T")
+T = TypeVar("T", default=Any)
 
 #: Queries the stream threads: (method, arguments, isolation level or None for the default) -> result by task id.
 Ask = Callable[[str, tuple[Any, ...], IsolationLevel | None], TaskResults]
@@ -46,28 +48,28 @@ class QueryableStore:
 
     # Those that __getattr__ makes, for type checkers and editors. Key-value stores:
     get: Callable[..., Any]
-    range: Callable[..., QueriedRows[Any]]
-    reverse_range: Callable[..., QueriedRows[Any]]
-    all: Callable[..., QueriedRows[Any]]
-    reverse_all: Callable[..., QueriedRows[Any]]
-    prefix_scan: Callable[..., QueriedRows[Any]]
+    range: Callable[..., QueriedRows]
+    reverse_range: Callable[..., QueriedRows]
+    all: Callable[..., QueriedRows]
+    reverse_all: Callable[..., QueriedRows]
+    prefix_scan: Callable[..., QueriedRows]
     approximate_num_entries: Callable[..., int]
     # Versioned stores:
-    get_versions: Callable[..., QueriedRows[Any]]
+    get_versions: Callable[..., QueriedRows]
     # Window and session stores:
     fetch: Callable[..., Any]
-    backward_fetch: Callable[..., QueriedRows[Any]]
-    fetch_range: Callable[..., QueriedRows[Any]]
-    backward_fetch_range: Callable[..., QueriedRows[Any]]
-    fetch_keys: Callable[..., QueriedRows[Any]]
-    backward_fetch_keys: Callable[..., QueriedRows[Any]]
-    fetch_all: Callable[..., QueriedRows[Any]]
-    backward_fetch_all: Callable[..., QueriedRows[Any]]
-    backward_all: Callable[..., QueriedRows[Any]]
+    backward_fetch: Callable[..., QueriedRows]
+    fetch_range: Callable[..., QueriedRows]
+    backward_fetch_range: Callable[..., QueriedRows]
+    fetch_keys: Callable[..., QueriedRows]
+    backward_fetch_keys: Callable[..., QueriedRows]
+    fetch_all: Callable[..., QueriedRows]
+    backward_fetch_all: Callable[..., QueriedRows]
+    backward_all: Callable[..., QueriedRows]
     fetch_session: Callable[..., Any]
-    find_sessions: Callable[..., QueriedRows[Any]]
-    backward_find_sessions: Callable[..., QueriedRows[Any]]
-    find_sessions_ending: Callable[..., QueriedRows[Any]]
+    find_sessions: Callable[..., QueriedRows]
+    backward_find_sessions: Callable[..., QueriedRows]
+    find_sessions_ending: Callable[..., QueriedRows]
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from penstock.topology.query.state_query_request import StateQueryRequest
 from penstock.topology.query.state_query_result import FailureReason, QueryResult, StateQueryResult
@@ -30,7 +30,7 @@ class StreamThreads(Protocol):
 class QueriedHosts(Protocol):
     """Other hosts that answer requests in text form; see http/forwarding.py."""
 
-    def query(self, host: HostInfo, request: StateQueryRequest[Any], rows_max: int, timeout: float) -> PartitionResults:
+    def query(self, host: HostInfo, request: StateQueryRequest, rows_max: int, timeout: float) -> PartitionResults:
         """Return the answers of another host's own tasks, with ShownResults. Raises QueryError."""
 
 
@@ -47,16 +47,16 @@ def answered(request: StateQueryRequest[R], threads: StreamThreads, timeout: flo
     return StateQueryResult(missing | dict(sorted(by_partition.items())))
 
 
-def _best(parts: Iterable[PartitionResults]) -> dict[int | None, QueryResult[Any]]:
+def _best(parts: Iterable[PartitionResults]) -> dict[int | None, QueryResult]:
     """Return the best answer of each partition: that of a running active task, if there is one."""
-    found: dict[int | None, QueryResult[Any]] = {}
+    found: dict[int | None, QueryResult] = {}
     for partition, result in (pair for part in parts for pair in part.items()):
         if partition not in found or _rank(result) > _rank(found[partition]):
             found[partition] = result
     return found
 
 
-def _rank(result: QueryResult[Any]) -> int:
+def _rank(result: QueryResult) -> int:
     if result.is_failure:
         return 0 if result.failure_reason is FailureReason.NOT_PRESENT else 1
     return 2 if result.position is None else 3  # only a running active task knows its position
@@ -83,7 +83,7 @@ class HostedQueries:
         self._pause = pause
 
     def answer(
-        self, request: StateQueryRequest[Any], rows_max: int, timeout: float, local: bool, wait: float = 0
+        self, request: StateQueryRequest, rows_max: int, timeout: float, local: bool, wait: float = 0
     ) -> PartitionResults:
         """Return the answers of all partitions, with ShownResults; local: of this host only. Raises QueryError.
 
@@ -98,7 +98,7 @@ class HostedQueries:
                 return found
             self._pause(BOUND_POLL_SECONDS)
 
-    def _answers(self, request: StateQueryRequest[Any], rows_max: int, timeout: float, local: bool) -> PartitionResults:
+    def _answers(self, request: StateQueryRequest, rows_max: int, timeout: float, local: bool) -> PartitionResults:
         self._queries.check_running()
         results = ask_threads(
             self._supervisor, lambda number: AnswerRequest(number, request, rows_max), Answers(), timeout
@@ -127,12 +127,12 @@ class HostedQueries:
         return {partition: _explained(result, errors) for partition, result in found.items()}
 
 
-def _is_final(result: QueryResult[Any]) -> bool:
+def _is_final(result: QueryResult) -> bool:
     """Return whether a failure is that of all hosts."""
     return result.failure_reason in (FailureReason.UNKNOWN_QUERY_TYPE, FailureReason.DOES_NOT_EXIST)
 
 
-def _explained(result: QueryResult[Any], errors: list[str]) -> QueryResult[Any]:
+def _explained(result: QueryResult, errors: list[str]) -> QueryResult:
     """Return an answer that says why other hosts were not asked, if none of them has the partition."""
     if not errors or result.failure_reason is not FailureReason.NOT_PRESENT:
         return result

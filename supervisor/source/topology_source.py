@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.declare.streams_builder import StreamsBuilder

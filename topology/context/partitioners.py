@@ -6,9 +6,9 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from functools import lru_cache
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias
 
-from typing_extensions import override
+from typing_extensions import TypeVar, override
 
 from ..common.arguments import check_function
 from ..errors import TopologyError
@@ -48,8 +48,8 @@ def _positive_hash(key: bytes) -> int:
     return murmur2(key) & 0x7FFFFFFF
 
 
-K = TypeVar("K")
-V = TypeVar("V")
+K = TypeVar("K", default=Any)
+V = TypeVar("V", default=Any)
 
 #: What a partitioner returns: a partition; several, each of which gets the record, or none, and the record is dropped
 #: (KIP-837); None: that of Kafka's default partitioner.
@@ -70,7 +70,7 @@ class StreamPartitioner(ABC, Generic[K, V]):
         """
 
 
-Partitioner: TypeAlias = Callable[[str, Any, Any, int], Chosen] | StreamPartitioner[Any, Any]
+Partitioner: TypeAlias = Callable[[str, Any, Any, int], Chosen] | StreamPartitioner
 
 
 def check_partitioner(given: object, what: str) -> None:
@@ -98,7 +98,7 @@ def choose_one(
     return next(iter(chosen))
 
 
-class OnePartition(StreamPartitioner[Any, Any]):
+class OnePartition(StreamPartitioner):
     """A partitioner of a foreign-key join: it sees keys and headers, and chooses one partition, as in Kafka Streams."""
 
     def __init__(self, partitioner: Partitioner) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ..errors import ConfigError
 from ..records import Headers, Record, RecordMetadata, TaskId
@@ -13,7 +12,7 @@ from .task_context import Process, TaskContext
 KEY = "processor.wrapper.class"
 
 #: What a processor does with a record.
-ProcessRecord = Callable[[Record[Any, Any]], None]
+ProcessRecord = Callable[[Record], None]
 
 
 class WrappedProcessor:
@@ -27,7 +26,7 @@ class WrappedProcessor:
         self.process = process
         self._task = task
 
-    def process_and_note(self, record: Record[Any, Any]) -> list[Headers]:
+    def process_and_note(self, record: Record) -> list[Headers]:
         """Process a record. Returns the trace contexts of the table rows that the processor itself has read.
 
         Tables keep them with dsl.store.format=HEADERS, for rows whose last record had the context of a sampled trace.
@@ -84,7 +83,7 @@ def configured_wrap(task: TaskContext) -> Wrap | None:
     getattr(wrapper, "configure", lambda _: None)(task.config)
 
     def wrap(name: str, process: Process) -> Process:
-        def pass_on(record: Record[Any, Any]) -> None:
+        def pass_on(record: Record) -> None:
             before, task.headers = task.headers, record[3]
             try:
                 process(*record)

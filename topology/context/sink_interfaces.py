@@ -67,8 +67,8 @@ class SinkContext:
 
     application_id: str
     name: str
-    key_serde: Serde[Any] | None = None
-    value_serde: Serde[Any] | None = None
+    key_serde: Serde | None = None
+    value_serde: Serde | None = None
 
 
 class SinkWriter(ABC):

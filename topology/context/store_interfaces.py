@@ -194,13 +194,13 @@ class Cells(NamedTuple):
     load: Callable[[Any], Cell]
     grown: Callable[[], None]
     table: CellTable
-    key_serde: Serde[Any]
+    key_serde: Serde
     encode_key: Callable[[Any], bytes] | None
     decode_key: Callable[[bytes], Any]
     hold: Callable[[Any], Any]
     read: Callable[[Any], Any]
     native: type | None
-    bytes_serde: Serde[Any] | None
+    bytes_serde: Serde | None
     form: CacheKeys
     size_ms: int = 0
     window_end: Callable[[int], int] | None = None
@@ -213,7 +213,7 @@ class WindowRows(NamedTuple):
     functions are None if they are the same. log_headers: whether the changelog gets the record's headers.
     """
 
-    key_serde: Serde[Any]
+    key_serde: Serde
     encode_key: Callable[[Any], bytes] | None
     encode_value: Callable[[Any], bytes] | None
     decode_value: Callable[[bytes], Any]
@@ -232,8 +232,8 @@ class NodeRows(NamedTuple):
     StoredRows does in kernel/table_nodes.pyx.
     """
 
-    key_serde: Serde[Any]
-    value_serde: Serde[Any]
+    key_serde: Serde
+    value_serde: Serde
     encode_key: Callable[[Any], bytes] | None
     encode_value: Callable[[Any], bytes] | None
     decode_value: Callable[[bytes], Any] | None

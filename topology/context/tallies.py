@@ -7,7 +7,7 @@ operators and stores are made without what measures.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.kernel.nodes import Tally
 

@@ -23,8 +23,8 @@ class AbstractStream:
 
     builder: InternalStreamsBuilder
     graph_node: GraphNode
-    key_serde: Serde[Any] | None
-    value_serde: Serde[Any] | None
+    key_serde: Serde | None
+    value_serde: Serde | None
     source_nodes: frozenset[str]
     name: str = ""
 

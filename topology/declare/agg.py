@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from penstock.kernel import aggregates as compiled
 from penstock.kernel.aggregates import Column, Field
@@ -23,7 +25,7 @@ from .sketches import HyperLogLog, TDigest, require_library
 
 __all__ = ["Aggregate", "collect", "count", "distinct", "first", "last", "max", "mean", "min", "quantiles", "sum"]
 
-R_co = TypeVar("R_co", covariant=True)
+R_co = TypeVar("R_co", covariant=True, default=Any)
 
 #: A name, names with dots, or a function of the record's value; None for the value itself.
 FieldOption = str | Callable[[Any], object] | None
@@ -66,7 +68,7 @@ class Aggregate(Generic[R_co]):
         return f"{self.name}({', '.join(part for part in (given, self.options) if part)})"
 
 
-def _field(aggregate: Aggregate[Any]) -> Field:
+def _field(aggregate: Aggregate) -> Field:
     field = aggregate.field
     if field is None:
         return Field(())
@@ -96,34 +98,34 @@ def mean(field: FieldOption = None) -> Aggregate[float | None]:
     return Aggregate("mean", field, compiled.Mean)
 
 
-def min(field: FieldOption = None) -> Aggregate[Any]:
+def min(field: FieldOption = None) -> Aggregate:
     """Keep the smallest value, None without values. A grouped table keeps each different value with a count."""
     return _extreme("min", field, largest=False)
 
 
-def max(field: FieldOption = None) -> Aggregate[Any]:
+def max(field: FieldOption = None) -> Aggregate:
     """Keep the largest value, None without values. A grouped table keeps each different value with a count."""
     return _extreme("max", field, largest=True)
 
 
-def _extreme(name: str, field: FieldOption, largest: bool) -> Aggregate[Any]:
+def _extreme(name: str, field: FieldOption, largest: bool) -> Aggregate:
     def make(label: str, part: Field, retracts: bool) -> Column:
         return (compiled.Sorted if retracts else compiled.Extreme)(label, part, as_json_reads, largest)
 
     return Aggregate(name, field, make)
 
 
-def first(field: FieldOption = None) -> Aggregate[Any]:
+def first(field: FieldOption = None) -> Aggregate:
     """Keep the value that arrived first, None without values. A grouped table keeps all values."""
     return _end("first", field, last=False)
 
 
-def last(field: FieldOption = None) -> Aggregate[Any]:
+def last(field: FieldOption = None) -> Aggregate:
     """Keep the value that arrived last, None without values. A grouped table keeps all values."""
     return _end("last", field, last=True)
 
 
-def _end(name: str, field: FieldOption, last: bool) -> Aggregate[Any]:
+def _end(name: str, field: FieldOption, last: bool) -> Aggregate:
     def make(label: str, part: Field, retracts: bool) -> Column:
         if retracts:
             return compiled.End(label, part, as_json_reads, last)

@@ -50,7 +50,7 @@ class AggregateBuilder(AbstractStream):
         self._repartition: GraphNode | None = None
 
     def kept(
-        self, options: TableOptions, prefix: str, value_serde: Serde[Any] | None = None
+        self, options: TableOptions, prefix: str, value_serde: Serde | None = None
     ) -> tuple[str | None, MaterializedInternal]:
         """Return the name of an aggregation and its table's materialization; internal."""
         name, given = table_options(**options)
@@ -71,8 +71,8 @@ class AggregateBuilder(AbstractStream):
         operator: TableOperator,
         store: StoreFactory,
         kept: MaterializedInternal,
-        key_serde: Serde[Any] | None,
-    ) -> KTable[Any, Any]:
+        key_serde: Serde | None,
+    ) -> KTable:
         """Attach an aggregation to this stream, and return its table; key_serde: of the table's keys."""
         from .ktable import kept_table
 

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from .ktable import KTable
 
 #: Aggregates by the names of their results, or a single one.
-Aggregates = Aggregate[Any] | Mapping[str, Aggregate[Any]]
+Aggregates = Aggregate | Mapping[str, Aggregate]
 Function = Callable[..., Any]
 Stream = TypeVar("Stream")
 #: What a cogroup does with the records of one stream.
-Input = Function | Mapping[str, Aggregate[Any]]
+Input = Function | Mapping[str, Aggregate]
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Functions:
     subtractor: Function
     merger: Function
     results: Function | None = None
-    value_serde: Serde[Any] | None = None
+    value_serde: Serde | None = None
 
-    def table(self, states: KTable[Any, Any], name: str | None) -> KTable[Any, Any]:
+    def table(self, states: KTable, name: str | None) -> KTable:
         """Return the table that the user gets, from the table of the aggregation. name: the user's, of the operator."""
         from .ktable import KTable
 

@@ -52,7 +52,7 @@ class BranchedKStream(dict[str, "KStream[K, V]"], Generic[K, V]):
         predicate: Callable[[K, V], object],
         name: str | None = None,
         *,
-        with_function: Callable[[KStream[K, V]], KStream[Any, Any] | None] | None = None,
+        with_function: Callable[[KStream[K, V]], KStream | None] | None = None,
         with_consumer: Callable[[KStream[K, V]], object] | None = None,
     ) -> BranchedKStream[K, V]:
         """Add a branch for the records for which predicate(key, value) holds and no earlier one did.
@@ -71,7 +71,7 @@ class BranchedKStream(dict[str, "KStream[K, V]"], Generic[K, V]):
         self,
         name: str | None = None,
         *,
-        with_function: Callable[[KStream[K, V]], KStream[Any, Any] | None] | None = None,
+        with_function: Callable[[KStream[K, V]], KStream | None] | None = None,
         with_consumer: Callable[[KStream[K, V]], object] | None = None,
     ) -> BranchedKStream[K, V]:
         """Add a branch for all other records, and return all branches.
@@ -92,7 +92,7 @@ class BranchedKStream(dict[str, "KStream[K, V]"], Generic[K, V]):
         self,
         name: str | None,
         number: str,
-        with_function: Callable[[KStream[K, V]], KStream[Any, Any] | None] | None,
+        with_function: Callable[[KStream[K, V]], KStream | None] | None,
         with_consumer: Callable[[KStream[K, V]], object] | None,
     ) -> None:
         check_function(with_function, f"{self._node.node_name}: with_function", optional=True)

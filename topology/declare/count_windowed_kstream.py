@@ -56,7 +56,7 @@ class CountWindowedKStream(Generic[K, V]):
     def aggregate(self, initializer: Aggregate[VR], **options: Unpack[TableOptions]) -> KStream[Windowed[K], VR]: ...
     @overload
     def aggregate(
-        self, initializer: Mapping[str, Aggregate[Any]], **options: Unpack[TableOptions]
+        self, initializer: Mapping[str, Aggregate], **options: Unpack[TableOptions]
     ) -> KStream[Windowed[K], dict[str, Any]]: ...
     @shows_options(TableOptions)
     def aggregate(
@@ -84,7 +84,7 @@ class CountWindowedKStream(Generic[K, V]):
         initializer: Callable[[], object],
         aggregator: Callable[[Any, Any, Any], object],
         kept: MaterializedInternal,
-        value_serde: Serde[Any] | None,
+        value_serde: Serde | None,
     ) -> KStream[Windowed[K], Any]:
         from .kstream import KStream
 

@@ -24,14 +24,14 @@ _PREFIX = "KSTREAM-DEDUPLICATE-"
 
 
 def deduplicate(
-    stream: KStream[Any, Any],
+    stream: KStream,
     interval: Duration,
     name: str | None,
     store: str | None,
     key_serde: SerdeLike | None,
     value_serde: SerdeLike | None,
     by_id: tuple[Callable[[Any, Any], object], SerdeLike] | None = None,
-) -> KStream[Any, Any]:
+) -> KStream:
     """Return a stream without duplicates; options: see KStream.deduplicate_by_key. by_id: selector and serde of ids."""
     builder = stream.builder
     node_name = Named(name).or_generate(builder, _PREFIX)
@@ -65,6 +65,6 @@ def deduplicate(
     return stream.result(node, keys, values, repartition_required=False, source_nodes=parent.source_nodes)
 
 
-def _store_name(stream: KStream[Any, Any], name: str | None, store: str | None) -> str:
+def _store_name(stream: KStream, name: str | None, store: str | None) -> str:
     given = store if store is not None else name
     return stream.builder.new_store_name(_PREFIX) if given is None else validate_name(given)

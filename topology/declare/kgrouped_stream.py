@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, overload
+
+from typing_extensions import TypeVar
 
 from ..common.arguments import check_type
 from ..common.durations import Duration
@@ -43,7 +45,7 @@ from .type_variables import VR, K, V
 if TYPE_CHECKING:
     from .ktable import KTable
 
-W = TypeVar("W")
+W = TypeVar("W", default=Any)
 
 #: Accepted types of windowed_by().
 WINDOWS_HINT = "TimeWindows, SlidingWindows, SessionWindows or the like"
@@ -85,7 +87,7 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
     def aggregate(self, initializer: Aggregate[VR], **options: Unpack[TableOptions]) -> KTable[K, VR]: ...
     @overload
     def aggregate(
-        self, initializer: Mapping[str, Aggregate[Any]], **options: Unpack[TableOptions]
+        self, initializer: Mapping[str, Aggregate], **options: Unpack[TableOptions]
     ) -> KTable[K, dict[str, Any]]: ...
     @shows_options(TableOptions)
     def aggregate(
@@ -110,7 +112,7 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
     @overload
     def cogroup(self, aggregator: Callable[[K, V, VR], VR]) -> CogroupedKStream[K, VR]: ...
     @overload
-    def cogroup(self, aggregator: Mapping[str, Aggregate[Any]]) -> CogroupedKStream[K, dict[str, Any]]: ...
+    def cogroup(self, aggregator: Mapping[str, Aggregate]) -> CogroupedKStream[K, dict[str, Any]]: ...
     def cogroup(self, aggregator: Any) -> CogroupedKStream[K, Any]:
         """Start an aggregation of several grouped streams into one table.
 
@@ -157,7 +159,7 @@ def window_operator(
     return KStreamWindowAggregate(windows, store_name, emit, initializer, aggregator)
 
 
-def windowed_serde(inner: Serde[Any] | None, windows: Windows | SlidingWindows) -> TimeWindowedSerde:
+def windowed_serde(inner: Serde | None, windows: Windows | SlidingWindows) -> TimeWindowedSerde:
     """Return the serde of the keys of a table with these windows."""
     if isinstance(windows, SlidingWindows):
         return TimeWindowedSerde(inner, windows.time_difference_ms)
@@ -216,7 +218,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, Windows | SlidingWindows]):
     def aggregate(self, initializer: Aggregate[VR], **options: Unpack[TableOptions]) -> KTable[Windowed[K], VR]: ...
     @overload
     def aggregate(
-        self, initializer: Mapping[str, Aggregate[Any]], **options: Unpack[TableOptions]
+        self, initializer: Mapping[str, Aggregate], **options: Unpack[TableOptions]
     ) -> KTable[Windowed[K], dict[str, Any]]: ...
     @shows_options(TableOptions)
     def aggregate(
@@ -276,7 +278,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     def aggregate(self, initializer: Aggregate[VR], **options: Unpack[TableOptions]) -> KTable[Windowed[K], VR]: ...
     @overload
     def aggregate(
-        self, initializer: Mapping[str, Aggregate[Any]], **options: Unpack[TableOptions]
+        self, initializer: Mapping[str, Aggregate], **options: Unpack[TableOptions]
     ) -> KTable[Windowed[K], dict[str, Any]]: ...
     @shows_options(TableOptions)
     def aggregate(
@@ -318,8 +320,8 @@ class CogroupedKStream(Generic[K, VR]):
 
     def __init__(self, builder: InternalStreamsBuilder) -> None:
         self.builder = builder
-        self._inputs: dict[KGroupedStream[Any, Any], Input] = {}
-        self._parents: dict[KGroupedStream[Any, Any], AbstractStream] = {}
+        self._inputs: dict[KGroupedStream, Input] = {}
+        self._parents: dict[KGroupedStream, AbstractStream] = {}
 
     @overload
     def cogroup(
@@ -327,7 +329,7 @@ class CogroupedKStream(Generic[K, VR]):
     ) -> CogroupedKStream[K, VR]: ...
     @overload
     def cogroup(
-        self, grouped: KGroupedStream[K, Any], aggregator: Mapping[str, Aggregate[Any]]
+        self, grouped: KGroupedStream[K, Any], aggregator: Mapping[str, Aggregate]
     ) -> CogroupedKStream[K, dict[str, Any]]: ...
     def cogroup(self, grouped: KGroupedStream[K, Any], aggregator: object) -> CogroupedKStream[K, Any]:
         """Add a grouped stream with its aggregator(key, value, aggregate) -> aggregate, or with its aggregates.
@@ -398,7 +400,7 @@ class CogroupedKStream(Generic[K, VR]):
         kept: MaterializedInternal,
         store: StoreFactory,
         operators: Sequence[TableOperator],
-        key_serde: Serde[Any] | None,
+        key_serde: Serde | None,
     ) -> KTable[Any, VR]:
         """Attach its aggregation to each stream and merge them; internal."""
         from .ktable import kept_table

@@ -70,7 +70,7 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
     def aggregate(self, initializer: Aggregate[VR], **options: Unpack[TableOptions]) -> KTable[K, VR]: ...
     @overload
     def aggregate(
-        self, initializer: Mapping[str, Aggregate[Any]], **options: Unpack[TableOptions]
+        self, initializer: Mapping[str, Aggregate], **options: Unpack[TableOptions]
     ) -> KTable[K, dict[str, Any]]: ...
     @shows_options(TableOptions)
     def aggregate(
@@ -91,7 +91,7 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
         return functions.table(self._aggregate(name, AGGREGATE_NAME, operator, kept), name)
 
     def _kept(
-        self, options: TableOptions, value_serde: Serde[Any] | None = None
+        self, options: TableOptions, value_serde: Serde | None = None
     ) -> tuple[str | None, MaterializedInternal]:
         name, given = table_options(**options)
         keys = self.key_serde

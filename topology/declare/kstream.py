@@ -419,19 +419,19 @@ class KStream(JoiningStream[K, V], AsyncStream[K, V]):
     def result(
         self,
         node: GraphNode,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
+        key_serde: Serde | None,
+        value_serde: Serde | None,
         *,
         repartition_required: bool | None = None,
         source_nodes: frozenset[str] | None = None,
-    ) -> KStream[Any, Any]:
+    ) -> KStream:
         """Return the stream that a node yields; internal."""
         required = self.repartition_required if repartition_required is None else repartition_required
         sources = self.source_nodes if source_nodes is None else source_nodes
         return KStream(self.builder, node, key_serde, value_serde, sources, repartition_required=required)
 
     def repartition_for_join(
-        self, prefix: str, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None, *, named: bool
+        self, prefix: str, key_serde: Serde | None, value_serde: Serde | None, *, named: bool
     ) -> KStream[K, V]:
         """Return this stream after a repartition topic, which unnamed joins share."""
         keys, values = key_serde or self.key_serde, value_serde or self.value_serde

@@ -83,7 +83,7 @@ class AsyncStream(AbstractStream, Generic[K, V]):
     """
 
     @abstractmethod
-    def result(self, node: Any, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None) -> KStream[Any, Any]:
+    def result(self, node: Any, key_serde: Serde | None, value_serde: Serde | None) -> KStream:
         """Return the stream that a node yields; internal."""
 
     @overload

@@ -123,7 +123,7 @@ class JoiningStream(AbstractStream, Generic[K, V]):
     @shows_options(StreamJoinOptions, with_key=False, with_mapped_key=False)
     def join(
         self,
-        other: KStream[K, Any] | KTable[K, Any] | GlobalKTable[Any, Any],
+        other: KStream[K, Any] | KTable[K, Any] | GlobalKTable,
         joiner: Callable[..., object],
         windows: JoinWindows | Callable[..., object] | None = None,
         **options: Unpack[StreamJoinOptions],
@@ -245,7 +245,7 @@ class JoiningStream(AbstractStream, Generic[K, V]):
     @shows_options(StreamJoinOptions, with_key=False, with_mapped_key=False)
     def left_join(
         self,
-        other: KStream[K, Any] | KTable[K, Any] | GlobalKTable[Any, Any],
+        other: KStream[K, Any] | KTable[K, Any] | GlobalKTable,
         joiner: Callable[..., object],
         windows: JoinWindows | Callable[..., object] | None = None,
         **options: Unpack[StreamJoinOptions],

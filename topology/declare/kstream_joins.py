@@ -37,13 +37,13 @@ _JOIN_STORE_LOG_CONFIG = {"cleanup.policy": "delete"}
 
 
 def join(
-    stream: KStream[Any, Any],
+    stream: KStream,
     other: Any,
     joiner: Callable[..., Any],
     windows: JoinWindows | Callable[..., Any] | None,
     kind: str,
     options: Mapping[str, Any],
-) -> KStream[Any, Any]:
+) -> KStream:
     """Join by the type of other; kind is "inner", "left" or "outer". Options are those of KStream.join."""
     from .kstream import KStream
     from .ktable import KTable
@@ -67,7 +67,7 @@ def join(
     return _table_join(_options(stream, _TableJoin, options, stream, other, joiner, kind == "left"))
 
 
-def _options(stream: KStream[Any, Any], kind: type[Any], options: Mapping[str, object], *arguments: object) -> Any:
+def _options(stream: KStream, kind: type[Any], options: Mapping[str, object], *arguments: object) -> Any:
     try:
         return kind(*arguments, **options)
     except TypeError as error:
@@ -78,8 +78,8 @@ def _options(stream: KStream[Any, Any], kind: type[Any], options: Mapping[str, o
 class _StreamJoin:
     """A join of two streams (Kafka Streams: StreamJoined)."""
 
-    this: KStream[Any, Any]
-    other: KStream[Any, Any]
+    this: KStream
+    other: KStream
     joiner: Callable[..., Any]
     windows: JoinWindows
     kind: str
@@ -102,8 +102,8 @@ class _StreamJoin:
 class _TableJoin:
     """A join of a stream with a table (Kafka Streams: Joined)."""
 
-    stream: KStream[Any, Any]
-    table: KTable[Any, Any]
+    stream: KStream
+    table: KTable
     joiner: Callable[..., Any]
     left_join: bool
     with_key: bool = field(default=False, kw_only=True)
@@ -118,8 +118,8 @@ class _TableJoin:
 class _GlobalTableJoin:
     """A join of a stream with a global table."""
 
-    stream: KStream[Any, Any]
-    table: GlobalKTable[Any, Any]
+    stream: KStream
+    table: GlobalKTable
     joiner: Callable[..., Any]
     left_join: bool
     key_selector: Callable[[Any, Any], object] | None = field(default=None, kw_only=True)
@@ -128,7 +128,7 @@ class _GlobalTableJoin:
     name: str | None = field(default=None, kw_only=True)
 
 
-def _global_table_join(join: _GlobalTableJoin) -> KStream[Any, Any]:
+def _global_table_join(join: _GlobalTableJoin) -> KStream:
     stream = join.stream
     if join.key_selector is None:
         raise TopologyError(f"{stream.name}: a join with a global table needs key_selector(key, value) -> its key")
@@ -151,7 +151,7 @@ def _global_table_join(join: _GlobalTableJoin) -> KStream[Any, Any]:
     return stream.result(node, stream.key_serde, None)
 
 
-def _table_join(join: _TableJoin) -> KStream[Any, Any]:
+def _table_join(join: _TableJoin) -> KStream:
     stream, table, key_serde = join.stream, join.table, as_serde(join.key_serde)
     if stream.repartition_required:
         stream = stream.repartition_for_join(
@@ -176,7 +176,7 @@ def _table_join(join: _TableJoin) -> KStream[Any, Any]:
     return stream.result(node, key_serde or stream.key_serde, None, repartition_required=False, source_nodes=sources)
 
 
-def _join_buffer(join: _TableJoin, stream: KStream[Any, Any], name: str, grace_ms: int) -> StoreFactory:
+def _join_buffer(join: _TableJoin, stream: KStream, name: str, grace_ms: int) -> StoreFactory:
     builder = StoreBuilder(
         f"{name}-Buffer",
         StoreKind.JOIN_BUFFER,
@@ -187,7 +187,7 @@ def _join_buffer(join: _TableJoin, stream: KStream[Any, Any], name: str, grace_m
     return StoreFactory(builder, named=join.name is not None)
 
 
-def _stream_join(join: _StreamJoin) -> KStream[Any, Any]:
+def _stream_join(join: _StreamJoin) -> KStream:
     named, keys = Named(join.name), as_serde(join.key_serde)
     this, other = join.this, join.other
     if this.repartition_required:
@@ -320,7 +320,7 @@ class _StreamJoinGraph:
         base = given.store_name if join.this_store is None else join.this_store.name
         suffix = "-outer-shared-join" if self.right_outer else "-left-shared-join"
         name = f"KSTREAM-OUTERSHARED-{self.number}" if base is None else base + suffix
-        keys: Serde[Any] = TimestampedKeyAndJoinSideSerde(join.key_serde)
+        keys: Serde = TimestampedKeyAndJoinSideSerde(join.key_serde)
         builder = StoreBuilder(
             f"{name}-store",
             StoreKind.LIST_VALUE,

@@ -109,7 +109,7 @@ class KTable(AbstractStream, Generic[K, V]):
         operator = KTableTransformValues(self, supplier, kept.queryable_store_name)
         return self._derived(name, prefix, operator, given, kept, state_stores, stores_of(supplier))
 
-    def _kept(self, given: Materialized | None, prefix: str, value_serde: Serde[Any] | None) -> MaterializedInternal:
+    def _kept(self, given: Materialized | None, prefix: str, value_serde: Serde | None) -> MaterializedInternal:
         if given is not None and given.store_name is None:
             self.builder.new_store_name(prefix)  # consumes a number, as in Kafka Streams
         return MaterializedInternal(given, key_serde=self.key_serde, value_serde=value_serde)
@@ -227,7 +227,7 @@ class KTable(AbstractStream, Generic[K, V]):
     ) -> KTable[K, VR]: ...
     @shows_options(TableJoinOptions, with_key=False)
     def join(
-        self, other: KTable[Any, Any], joiner: Callable[..., object], **options: Unpack[TableJoinOptions]
+        self, other: KTable, joiner: Callable[..., object], **options: Unpack[TableJoinOptions]
     ) -> KTable[K, Any]:
         """Join with a table: rows that both have.
 
@@ -269,7 +269,7 @@ class KTable(AbstractStream, Generic[K, V]):
     ) -> KTable[K, VR]: ...
     @shows_options(TableJoinOptions, with_key=False)
     def left_join(
-        self, other: KTable[Any, Any], joiner: Callable[..., object], **options: Unpack[TableJoinOptions]
+        self, other: KTable, joiner: Callable[..., object], **options: Unpack[TableJoinOptions]
     ) -> KTable[K, Any]:
         """Join like join(), but keep rows of this table without a counterpart: joiner(left, None) makes their value.
 
@@ -291,7 +291,7 @@ class KTable(AbstractStream, Generic[K, V]):
 
     def _join(
         self,
-        other: KTable[Any, Any],
+        other: KTable,
         joiner: Callable[..., object],
         kind: str,
         *,
@@ -328,8 +328,8 @@ def kept_table(
     node: GraphNode,
     sources: frozenset[str],
     operator: TableOperator,
-    key_serde: Serde[Any] | None = None,
-) -> KTable[Any, Any]:
+    key_serde: Serde | None = None,
+) -> KTable:
     """Return the table of an operator. kept: how its results are kept. key_serde: of windowed keys; overrides kept."""
     return KTable(
         builder,

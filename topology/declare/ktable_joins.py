@@ -74,8 +74,8 @@ _MERGE_NAME = "KTABLE-MERGE-"
 class _Join(NamedTuple):
     """The parameters of all steps of a join. value_hash_topic: a pseudo-topic, for serdes that depend on the topic."""
 
-    this: KTable[Any, Any]
-    other: KTable[Any, Any]
+    this: KTable
+    other: KTable
     joiner: Callable[..., Any]
     left_join: bool
     named: Named
@@ -88,7 +88,7 @@ class _Join(NamedTuple):
         self.this.builder.add_graph_node(parent, node)
         return node
 
-    def internal_topic(self, topic: str, serdes: tuple[Serde[Any] | None, Serde[Any]], source: str) -> StreamSourceNode:
+    def internal_topic(self, topic: str, serdes: tuple[Serde | None, Serde], source: str) -> StreamSourceNode:
         """Declare an internal topic, and return the node that reads it."""
         self.this.builder.topology.add_internal_topic(topic, named=self.named.name is not None)
         consumed = Consumed(*serdes, timestamp_extractor=fail_on_invalid_timestamp)
@@ -96,8 +96,8 @@ class _Join(NamedTuple):
 
 
 def foreign_key_join(
-    this: KTable[Any, Any],
-    other: KTable[Any, Any],
+    this: KTable,
+    other: KTable,
     foreign_key: Callable[..., object],
     with_key: bool,
     joiner: Callable[..., object],
@@ -105,7 +105,7 @@ def foreign_key_join(
     name: str | None,
     given: Materialized | None,
     partitioners: tuple[Partitioner | None, Partitioner | None],
-) -> KTable[Any, Any]:
+) -> KTable:
     """Join two tables by foreign key; partitioners are those of the response and of the subscription topic."""
     # The right side detects unchanged values, and the left side unsubscribes from the old foreign key.
     other.enable_sending_old_values(True)
@@ -169,7 +169,7 @@ def _answer(join: _Join, subscribed: StreamSourceNode, schema: CombinedKeySchema
 
 def _resolve(
     join: _Join, answers: list[GraphNode], partitioner: Partitioner | None, given: Materialized | None
-) -> KTable[Any, Any]:
+) -> KTable:
     """Send answers back to the left side, and join them there."""
     from .ktable import kept_table
 
@@ -197,13 +197,13 @@ def _resolve(
 
 
 def table_join(
-    this: KTable[Any, Any],
-    other: KTable[Any, Any],
+    this: KTable,
+    other: KTable,
     joiner: Callable[[Any, Any], object],
     kind: str,
     name: str | None,
     given: Materialized | None,
-) -> KTable[Any, Any]:
+) -> KTable:
     """Join two tables; kind is "inner", "left" or "outer", joiner takes (left, right)."""
     from .ktable import KTable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, overload
+from typing import overload
 
 from ..common.arguments import check_function, check_topic, check_type
 from ..common.naming import Named
@@ -78,7 +78,7 @@ class StreamsBuilder:
         offset_reset: OffsetResetPolicy | str | None = None,
         idle_timeout: IdleTimeoutLike = None,
         name: str | None = None,
-    ) -> KStream[Any, Any]: ...
+    ) -> KStream: ...
     def stream(
         self,
         topics: str | Iterable[str] | re.Pattern[str],
@@ -89,7 +89,7 @@ class StreamsBuilder:
         offset_reset: OffsetResetPolicy | str | None = None,
         idle_timeout: IdleTimeoutLike = None,
         name: str | None = None,
-    ) -> KStream[Any, Any]:
+    ) -> KStream:
         """Read topics as a stream: one topic, several, or all that match a compiled regular expression.
 
         timestamp_extractor(message, key, value, partition time) -> ms. offset_reset: where to start without a committed
@@ -129,7 +129,7 @@ class StreamsBuilder:
         idle_timeout: IdleTimeoutLike = None,
         name: str | None = None,
         store: StoreOption = None,
-    ) -> KTable[Any, Any]: ...
+    ) -> KTable: ...
     def table(
         self,
         topic: str,
@@ -141,7 +141,7 @@ class StreamsBuilder:
         idle_timeout: IdleTimeoutLike = None,
         name: str | None = None,
         store: StoreOption = None,
-    ) -> KTable[Any, Any]:
+    ) -> KTable:
         """Read a topic as updates of a table: a null value deletes the row of its key.
 
         store: the name of a store, or a Materialized; without it the table is stored only if its rows are read. The
@@ -177,7 +177,7 @@ class StreamsBuilder:
         timestamp_extractor: TimestampExtractor | None = None,
         name: str | None = None,
         store: StoreOption = None,
-    ) -> GlobalKTable[Any, Any]: ...
+    ) -> GlobalKTable: ...
     def global_table(
         self,
         topic: str,
@@ -187,7 +187,7 @@ class StreamsBuilder:
         timestamp_extractor: TimestampExtractor | None = None,
         name: str | None = None,
         store: StoreOption = None,
-    ) -> GlobalKTable[Any, Any]:
+    ) -> GlobalKTable:
         """Read a topic as a table whose rows are all available in every task. It always starts at the earliest offset.
 
         store: a name, or a Materialized with one; by default it is named after the topic. Raises TopologyError for a

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any
 
-K = TypeVar("K")
-V = TypeVar("V")
-KR = TypeVar("KR")
-VR = TypeVar("VR")
-KO = TypeVar("KO")
-VO = TypeVar("VO")
+from typing_extensions import TypeVar
+
+K = TypeVar("K", default=Any)
+V = TypeVar("V", default=Any)
+KR = TypeVar("KR", default=Any)
+VR = TypeVar("VR", default=Any)
+KO = TypeVar("KO", default=Any)
+VO = TypeVar("VO", default=Any)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..context.idle_time import IdleTimeout
 from ..context.partitioners import Partitioner
@@ -22,8 +21,8 @@ TopicPattern = re.Pattern[str]
 class Consumed:
     """How a topic is read."""
 
-    key_serde: Serde[Any] | None = None
-    value_serde: Serde[Any] | None = None
+    key_serde: Serde | None = None
+    value_serde: Serde | None = None
     timestamp_extractor: TimestampExtractor | None = None
     offset_reset: OffsetResetPolicy | None = None
     idle_timeout: IdleTimeout | None = None
@@ -33,8 +32,8 @@ class Consumed:
 class Produced:
     """How a topic is written."""
 
-    key_serde: Serde[Any] | None = None
-    value_serde: Serde[Any] | None = None
+    key_serde: Serde | None = None
+    value_serde: Serde | None = None
     partitioner: Partitioner | None = None
 
 

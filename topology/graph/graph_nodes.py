@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from typing_extensions import override
 
@@ -204,8 +204,8 @@ class StreamSinkNode(GraphNode):
     """Writes a topic."""
 
     topic: str | Callable[..., str]
-    key_serde: Serde[Any] | None
-    value_serde: Serde[Any] | None
+    key_serde: Serde | None
+    value_serde: Serde | None
     partitioner: Partitioner | None = None
 
     @override
@@ -275,8 +275,8 @@ class BaseRepartitionNode(GraphNode):
 
     sink_name: str
     topic: str
-    key_serde: Serde[Any] | None
-    value_serde: Serde[Any] | None
+    key_serde: Serde | None
+    value_serde: Serde | None
     _: KW_ONLY
     filter_name: str | None = None
     partitioner: Partitioner | None = None

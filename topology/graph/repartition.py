@@ -17,7 +17,7 @@ REPARTITION_SUFFIX = "-repartition"
 _GENERATED = re.compile(r"KSTREAM.*-[0-9]{10}")
 
 
-def repartition_node(kind: type[N], names: NameProvider, prefix: str, *serdes: Serde[Any] | None, **options: Any) -> N:
+def repartition_node(kind: type[N], names: NameProvider, prefix: str, *serdes: Serde | None, **options: Any) -> N:
     """Return the node of a repartition topic.
 
     prefix: the topic's name without suffix. serdes: of keys and values. options: named; and of ``repartition()`` the

@@ -35,7 +35,7 @@ class TimestampAndOffsetSerde(Serde[TimestampAndOffset]):
     keys, ids: the serdes of the row's key, which is in bytes: plan compares them.
     """
 
-    def __init__(self, keys: Serde[Any] | None = None, ids: Serde[Any] | None = None) -> None:
+    def __init__(self, keys: Serde | None = None, ids: Serde | None = None) -> None:
         self.keys = keys
         self.ids = ids
 
@@ -67,9 +67,9 @@ class KStreamDeduplicate(Operator):
 
     store_name: str
     interval_ms: int
-    key_serde: Serde[Any] | None
+    key_serde: Serde | None
     id_selector: Callable[[Any, Any], object] | None = None
-    id_serde: Serde[Any] | None = None
+    id_serde: Serde | None = None
 
     reads_record_metadata = True
 

@@ -124,7 +124,7 @@ class SubscriptionSendProcessor(Operator):
         return steps_for
 
 
-def _left_serde(node: NodeContext, serde: SerdeLike | None) -> Serde[Any]:
+def _left_serde(node: NodeContext, serde: SerdeLike | None) -> Serde:
     return resolve_serde(serde, node.task.config, False, f"the left table of {node.name}")
 
 

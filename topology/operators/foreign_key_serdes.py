@@ -132,7 +132,7 @@ class CombinedKeySchema:
             self.primary_key_serde,
         )
 
-    def with_default(self, default: Serde[Any] | None) -> CombinedKeySchema:
+    def with_default(self, default: Serde | None) -> CombinedKeySchema:
         """Return a schema that uses default in place of missing serdes."""
         return CombinedKeySchema(
             self.foreign_key_topic,
@@ -147,7 +147,7 @@ class CombinedKeySchema:
         return _LENGTH.pack(len(data)) + data
 
     @property
-    def primary_serde(self) -> Serde[Any] | None:
+    def primary_serde(self) -> Serde | None:
         """The serde of primary keys; None if its bytes depend on the topic, as with a schema registry."""
         serde = self.primary_key_serde
         return None if serde is None or serde.serializer is None else serde
@@ -178,7 +178,7 @@ class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
         return SubscriptionWrapperSerde, (self.primary_key_topic, self.primary_key_serde, self.application_id)
 
     @override
-    def with_default(self, default: Serde[Any] | None) -> SubscriptionWrapperSerde:
+    def with_default(self, default: Serde | None) -> SubscriptionWrapperSerde:
         serde = _or_default(self.primary_key_serde, default)
         return SubscriptionWrapperSerde(self.primary_key_topic, serde, self.application_id)
 
@@ -220,7 +220,7 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
         return SubscriptionResponseWrapperSerde, (self.foreign_value_serde,)
 
     @override
-    def with_default(self, default: Serde[Any] | None) -> SubscriptionResponseWrapperSerde:
+    def with_default(self, default: Serde | None) -> SubscriptionResponseWrapperSerde:
         return SubscriptionResponseWrapperSerde(_or_default(self.foreign_value_serde, default))
 
     @override
@@ -245,7 +245,7 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
         return found
 
 
-def _or_default(serde: Serde[Any] | None, default: Serde[Any] | None) -> Serde[Any] | None:
+def _or_default(serde: Serde | None, default: Serde | None) -> Serde | None:
     return default if serde is None else serde.with_default(default)
 
 
@@ -254,7 +254,7 @@ def _direct(function: Callable[[Any], object]) -> Callable[[Any], Any]:
     return direct(function) or function
 
 
-def _functions(serde: Serde[Any] | None, topic: str, part: str) -> tuple[ToBytes, FromBytes]:
+def _functions(serde: Serde | None, topic: str, part: str) -> tuple[ToBytes, FromBytes]:
     """Return the functions that serialize and deserialize a part; without a serde they raise SerializationError."""
     if serde is not None:
         return serializer_for(serde, topic), deserializer_for(serde, topic)

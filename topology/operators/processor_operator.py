@@ -78,7 +78,7 @@ class _Context(UserContext):
     def state_dir(self) -> Path:
         return self._task.state_dir
 
-    def get_state_store(self, name: str | StoreBuilder[Any]) -> Any:
+    def get_state_store(self, name: str | StoreBuilder) -> Any:
         if isinstance(name, StoreBuilder):
             name = name.name
         if name not in self._node.store_names:
@@ -156,7 +156,7 @@ class _Context(UserContext):
     def current_stream_time_ms(self) -> int:
         return self._task.stream_time_ms
 
-    def _forward_any(self, record: Record[Any, Any], child: str | None = None) -> None:
+    def _forward_any(self, record: Record, child: str | None = None) -> None:
         task, (key, value, given, given_headers) = self._task, record
         if type(given) is not int or not 0 <= given <= TIMESTAMP_MAX:
             given = self._checked_timestamp(given)
@@ -194,7 +194,7 @@ class _ProcessorContext(_Context):
 class _FixedKeyContext(_Context):
     """The FixedKeyProcessorContext of one processor in one task."""
 
-    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+    def forward(self, record: Record, child: str | None = None) -> None:
         key = self.key
         if key is not _NO_KEY and record.key is not key and record.key != key:
             raise StreamsError(
@@ -207,7 +207,7 @@ class _FixedKeyContext(_Context):
 class _ForwardingDisabledContext(_Context):
     """The context of a transformer in one task (Kafka Streams: ForwardingDisabledProcessorContext)."""
 
-    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+    def forward(self, record: Record, child: str | None = None) -> None:
         raise StreamsError(
             f"{self._node.name}: a transformer returns its result and cannot forward records. Use to_stream() and "
             "process() for that."

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from typing_extensions import override
 
@@ -44,8 +43,8 @@ class SinkOperator(Operator):
     sink: Sink
     max_records: int
     max_wait_ms: int
-    key_serde: Serde[Any] | None = None
-    value_serde: Serde[Any] | None = None
+    key_serde: Serde | None = None
+    value_serde: Serde | None = None
 
     def context(self, name: str, task: TaskContext, application_id: str) -> SinkContext:
         """Return what the sink needs to know of a task. name: of this node."""

@@ -38,12 +38,12 @@ class TimestampedKeyAndJoinSideSerde(Serde[TimestampedKeyAndJoinSide]):
         self.key_serde = as_serde(key_serde)
 
     @override
-    def with_default(self, default: Serde[Any] | None) -> TimestampedKeyAndJoinSideSerde:
+    def with_default(self, default: Serde | None) -> TimestampedKeyAndJoinSideSerde:
         inner = default if self.key_serde is None else self.key_serde.with_default(default)
         return TimestampedKeyAndJoinSideSerde(inner)
 
     @property
-    def inner(self) -> Serde[Any]:
+    def inner(self) -> Serde:
         """The serde of the keys inside; raises SerializationError if there is none."""
         return _given(self.key_serde, "key")
 
@@ -73,7 +73,7 @@ class LeftOrRightValueSerde(Serde[LeftOrRightValue]):
         self.right_serde = as_serde(right_serde)
 
     @override
-    def with_default(self, default: Serde[Any] | None) -> LeftOrRightValueSerde:
+    def with_default(self, default: Serde | None) -> LeftOrRightValueSerde:
         left = default if self.left_serde is None else self.left_serde.with_default(default)
         right = default if self.right_serde is None else self.right_serde.with_default(default)
         return LeftOrRightValueSerde(left, right)
@@ -93,12 +93,12 @@ class LeftOrRightValueSerde(Serde[LeftOrRightValue]):
         left = data[0] == 1
         return LeftOrRightValue(left, self.of_side(left).deserialize(topic, data[1:]))
 
-    def of_side(self, left: bool) -> Serde[Any]:
+    def of_side(self, left: bool) -> Serde:
         """Return the serde of the values of a side; raises SerializationError if there is none."""
         return _given(self.left_serde, "left value") if left else _given(self.right_serde, "right value")
 
 
-def _given(serde: Serde[Any] | None, part: str) -> Serde[Any]:
+def _given(serde: Serde | None, part: str) -> Serde:
     if serde is None:
         raise SerializationError(f"A stream-stream join has no serde for the {part}")
     return serde

@@ -40,12 +40,12 @@ class UserContext:
         return settings_with_prefix(self._task.config, prefix)
 
     @property
-    def key_serde(self) -> Serde[Any]:
+    def key_serde(self) -> Serde:
         """The default serde of keys; raises ConfigError if there is none."""
         return resolve_serde(None, self._task.config, True, self._owner)
 
     @property
-    def value_serde(self) -> Serde[Any]:
+    def value_serde(self) -> Serde:
         """The default serde of values; raises ConfigError if there is none."""
         return resolve_serde(None, self._task.config, False, self._owner)
 

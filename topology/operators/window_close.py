@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
-from typing import Any
 
 from penstock.kernel.window_nodes import CloseEmitter
 

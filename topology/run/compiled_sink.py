@@ -61,14 +61,14 @@ def _unsent(node: SinkNode, topic: str, errors: ErrorHandling) -> Callable[[Any,
     return unsent
 
 
-def _functions(key_serde: Serde[Any], value_serde: Serde[Any], topic: str) -> tuple[Any, bool, Any, bool]:
+def _functions(key_serde: Serde, value_serde: Serde, topic: str) -> tuple[Any, bool, Any, bool]:
     """Return how the kernel serializes keys and values; see RecordSink in kernel/sinks.pyx."""
     to_key, to_value = serializer_for(key_serde, topic), serializer_for(value_serde, topic)
     return direct(to_key), takes_none(to_key), direct(to_value), takes_none(to_value)
 
 
 def _sink(
-    node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], task: TaskContext, errors: ErrorHandling
+    node: SinkNode, topic: str, key_serde: Serde, value_serde: Serde, task: TaskContext, errors: ErrorHandling
 ) -> Node:
     sink = RecordSink(task.output, topic, *_functions(key_serde, value_serde, topic))
     return Sink(task, node.name, sink, key_serde, value_serde, _unsent(node, topic, errors))
@@ -81,7 +81,7 @@ def _windowed(node: SinkNode) -> WindowedSerde | None:
 
 
 def _windowed_sink(
-    node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], task: TaskContext, errors: ErrorHandling
+    node: SinkNode, topic: str, key_serde: Serde, value_serde: Serde, task: TaskContext, errors: ErrorHandling
 ) -> Node:
     """Return a sink of windowed keys, which are partitioned by the key inside."""
     windowed = _windowed(node)
@@ -92,7 +92,7 @@ def _windowed_sink(
 
 
 def _partitioned_sink(
-    node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], task: TaskContext, errors: ErrorHandling
+    node: SinkNode, topic: str, key_serde: Serde, value_serde: Serde, task: TaskContext, errors: ErrorHandling
 ) -> Node:
     """Return a sink whose partitioner returns a partition, several, none, or None (producer's choice)."""
     sink = RecordSink(task.output, topic, *_functions(key_serde, value_serde, topic))
@@ -115,7 +115,7 @@ def _partitioned_sink(
 
 
 def _send_to(
-    name: str, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], task: TaskContext
+    name: str, topic: str, key_serde: Serde, value_serde: Serde, task: TaskContext
 ) -> Callable[..., Exception | None]:
     """Return a function that serializes, and sends to the partitions that a partitioner has chosen.
 

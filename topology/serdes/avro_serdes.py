@@ -39,7 +39,7 @@ _MAGIC, _ID_END = 0, 5
 
 def avro_serde(
     schema: object, registry: object, *, kind: object = None, is_key: bool = False, **options: object
-) -> Serde[Any]:
+) -> Serde:
     """Return an Avro serde; options reach the serializer's conf, with dots for underscores.
 
     schema: its text, or a confluent_kafka.schema_registry.Schema, which may have references. None: read with the schema
@@ -54,7 +54,7 @@ def avro_reader(registry: object, **options: object) -> Callable[[str, bytes], o
     return AvroSerde(None, registry, None, False, options).deserialize
 
 
-class AvroSerde(TopicSerde[Any], RegistrySerde):
+class AvroSerde(TopicSerde, RegistrySerde):
     """What ``avro_serde`` returns."""
 
     def __init__(self, schema: object, registry: object, kind: object, is_key: bool, options: dict[str, Any]) -> None:

@@ -47,7 +47,7 @@ class CountWindowsSerde(OuterSerde[list[CountWindow]]):
         return CountWindowsSerde, (self.inner,)
 
     @override
-    def with_default(self, default: Serde[Any] | None) -> CountWindowsSerde:
+    def with_default(self, default: Serde | None) -> CountWindowsSerde:
         return self if self.inner is not None else CountWindowsSerde(default)
 
     @override
@@ -59,7 +59,7 @@ class CountWindowsSerde(OuterSerde[list[CountWindow]]):
         return None if self.inner is None else self.inner.shape()
 
     @override
-    def _inner(self) -> Serde[Any]:
+    def _inner(self) -> Serde:
         if self.inner is None:
             raise SerializationError("count windows have no value serde")
         return self.inner

@@ -31,7 +31,7 @@ class _Event(msgspec.Struct):
     after: msgspec.Raw = msgspec.Raw()
 
 
-class DebeziumSerde(Serde[Any]):
+class DebeziumSerde(Serde):
     """Reads the row after a change, None for a deleted one; writes a row as the event of a snapshot's read, in JSON.
 
     kind: the type of the rows; None: dicts. registry: for events in Avro, whose rows are converted to JSON before they

@@ -17,7 +17,7 @@ _INT = struct.Struct(">i")
 #: The size of an element that is null.
 _NULL = _INT.pack(-1)
 #: Size of an element, for the serdes that Kafka treats as having a fixed size.
-_SIZES: dict[Serde[Any], int] = {
+_SIZES: dict[Serde, int] = {
     Serdes.int16(): 2,
     Serdes.int32(): 4,
     Serdes.int64(): 8,
@@ -42,7 +42,7 @@ class ListSerde(Serde[list[Any]]):
         return ListSerde, (self.inner,)
 
     @override
-    def with_elements(self, elements: Serde[Any] | None) -> ListSerde:
+    def with_elements(self, elements: Serde | None) -> ListSerde:
         return ListSerde(elements) if self.inner is None else self
 
     @override
@@ -80,7 +80,7 @@ class ListSerde(Serde[list[Any]]):
             raise _NoListError(f"{len(data) - end} of them follow the last element")
         return [from_bytes(element) for element in elements]
 
-    def _inner(self) -> Serde[Any]:
+    def _inner(self) -> Serde:
         if self.inner is None:
             raise SerializationError(f"{self!r} has no serde for its elements")
         return self.inner

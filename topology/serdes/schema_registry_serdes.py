@@ -27,7 +27,7 @@ _SHARED = ("subject.name.strategy", "use.latest.version", "use.latest.with.metad
 _NOT_NOW = frozenset({408, 429, 500, 502, 503, 504})
 
 
-class RegistrySerde(Serde[Any]):
+class RegistrySerde(Serde):
     """A serializer and a deserializer of confluent-kafka as one serde; is_key selects the subject ``<topic>-key``.
 
     again: makes an equal serde, in another process too. shape: of its schema, None without one.
@@ -39,7 +39,7 @@ class RegistrySerde(Serde[Any]):
         serializer: Any,
         deserializer: Any,
         is_key: bool,
-        again: Callable[[], Serde[Any]],
+        again: Callable[[], Serde],
         shape: Shape | None = None,
     ) -> None:
         from confluent_kafka.schema_registry.common._httpx_compat import httpx
@@ -111,7 +111,7 @@ def registry_client(registry: object) -> Any:
     return SchemaRegistryClient.new_client(registry) if isinstance(registry, dict) else registry
 
 
-def protobuf_serde(message_type: Any, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
+def protobuf_serde(message_type: Any, registry: Any, *, is_key: bool = False, **options: Any) -> Serde:
     """Return a Protobuf serde for messages of message_type, a generated class.
 
     The files that its file imports become references of its schema.
@@ -129,7 +129,7 @@ def protobuf_serde(message_type: Any, registry: Any, *, is_key: bool = False, **
 
 def json_schema_serde(
     schema: object, registry: object, *, kind: object = None, is_key: bool = False, **options: object
-) -> Serde[Any]:
+) -> Serde:
     """Return a JSON Schema serde for dicts that match the schema, or for objects of a type; see avro_serde."""
     client = registry_client(registry)
     from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer

@@ -10,10 +10,10 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, cast, overload
 from uuid import UUID
 
-from typing_extensions import override
+from typing_extensions import TypeVar, override
 
 from penstock.kernel.codecs import (
     Rewriter,
@@ -34,7 +34,7 @@ from . import codecs
 from .json_codec import json_decoder, json_encoder
 from .shape_changes import Shape
 
-T = TypeVar("T")
+T = TypeVar("T", default=Any)
 
 #: A function of one argument. None means null and is returned as None.
 ToBytes = Callable[[Any], bytes | None]
@@ -101,11 +101,11 @@ class Serde(ABC, Generic[T]):
         """Return deserialize for one topic."""
         return partial(self.deserialize, topic)
 
-    def with_default(self, default: Serde[Any] | None) -> Serde[T]:
+    def with_default(self, default: Serde | None) -> Serde[T]:
         """Return this serde; a serde that wraps another one uses default if that is missing."""
         return self
 
-    def with_elements(self, elements: Serde[Any] | None) -> Serde[T]:
+    def with_elements(self, elements: Serde | None) -> Serde[T]:
         """Return this serde; a serde of lists uses elements as the serde of its elements if that is missing."""
         return self
 
@@ -230,7 +230,7 @@ class UserSerde(Serde[T]):
         return repr(self.serde)
 
 
-def as_serde(serde: SerdeLike | None) -> Serde[Any] | None:
+def as_serde(serde: SerdeLike | None) -> Serde | None:
     """Return the Serde for a user's serde or for the name of a built-in one; None for None.
 
     Raises TypeError for anything that is not a serde, ConfigError for an unknown name.
@@ -246,7 +246,7 @@ def as_serde(serde: SerdeLike | None) -> Serde[Any] | None:
     return UserSerde(serde)
 
 
-def _serde_named(given: str) -> Serde[Any]:
+def _serde_named(given: str) -> Serde:
     name = given.rpartition(".")[2].rpartition("$")[2].removesuffix("Serde").lower()
     if name == "list":
         return Serdes.list()
@@ -256,17 +256,17 @@ def _serde_named(given: str) -> Serde[Any]:
     return Serdes._BY_NAME[name]
 
 
-def serializer_for(serde: Serde[Any], topic: str) -> ToBytes:
+def serializer_for(serde: Serde, topic: str) -> ToBytes:
     """Return the fastest function value -> bytes for a topic."""
     return serde.serializer or serde.topic_serializer(topic)
 
 
-def deserializer_for(serde: Serde[Any], topic: str) -> FromBytes:
+def deserializer_for(serde: Serde, topic: str) -> FromBytes:
     """Return the fastest function bytes -> value for a topic."""
     return serde.deserializer or serde.topic_deserializer(topic)
 
 
-def resolve_serde(serde: SerdeLike | None, config: Mapping[str, Any], is_key: bool, where: str) -> Serde[Any]:
+def resolve_serde(serde: SerdeLike | None, config: Mapping[str, Any], is_key: bool, where: str) -> Serde:
     """Return the serde to use at run time: the declared one, or ``default.key.serde`` or ``default.value.serde``.
 
     where names the operator or topic in the ConfigError that is raised if there is neither.
@@ -283,7 +283,7 @@ def resolve_serde(serde: SerdeLike | None, config: Mapping[str, Any], is_key: bo
     return found
 
 
-def or_default(serde: Serde[Any] | None, config: Mapping[str, Any] | None, is_key: bool) -> Serde[Any] | None:
+def or_default(serde: Serde | None, config: Mapping[str, Any] | None, is_key: bool) -> Serde | None:
     """Return a serde as the configuration completes it: its missing parts, and the names of the application's topics.
 
     None if there is no default either.
@@ -300,7 +300,7 @@ def or_default(serde: Serde[Any] | None, config: Mapping[str, Any] | None, is_ke
     return (found if application_id is None else found.in_application(application_id)).with_elements(elements)
 
 
-def _configured(config: Mapping[str, Any] | None, key: str) -> Serde[Any] | None:
+def _configured(config: Mapping[str, Any] | None, key: str) -> Serde | None:
     return None if config is None else as_serde(config.get(key))
 
 
@@ -351,7 +351,7 @@ def _exact(
     return exact
 
 
-def _number(name: str, layout: str, **exact: Any) -> PlainSerde[Any]:
+def _number(name: str, layout: str, **exact: Any) -> PlainSerde:
     """Return the serde of a number; exact: more arguments of PlainSerde."""
     packer = struct.Struct(layout)
     encoder = codecs.float_encoder if layout in (">f", ">d") else codecs.integer_encoder
@@ -384,7 +384,7 @@ _BYTES: PlainSerde[bytes] = PlainSerde(
     is_written=sized_written(None),
 )
 set_direct(_BYTES.deserializer, None)
-_JSON: PlainSerde[Any] = PlainSerde("json", json_encoder(), json_decoder(), private=private_dicts)
+_JSON: PlainSerde = PlainSerde("json", json_encoder(), json_decoder(), private=private_dicts)
 _UUID: PlainSerde[UUID] = PlainSerde(
     "uuid", codecs.encode_uuid, codecs.decode_uuid, exact_type=UUID, is_written=uuid_written()
 )
@@ -401,7 +401,7 @@ _FLOAT64: PlainSerde[float] = _number("float64", ">d", exact_type=float)
 class Serdes:
     """The built-in serdes. Java's names work too: integer() is int32(), long() int64(), bytebuffer() bytes()."""
 
-    _BY_NAME: ClassVar[dict[str, Serde[Any]]] = {
+    _BY_NAME: ClassVar[dict[str, Serde]] = {
         "string": _STRING,
         "bytes": _BYTES,
         "bytearray": _BYTES,
@@ -423,13 +423,13 @@ class Serdes:
     }
 
     @staticmethod
-    def of(serde: SerdeLike) -> Serde[Any]:
+    def of(serde: SerdeLike) -> Serde:
         """Return a serde by its name ("string", "int64", "long", "json" …), or a user's serde as a Serde.
 
         Java's class names (``org.apache.kafka.common.serialization.Serdes$LongSerde``) work too. Raises ConfigError for
         an unknown name.
         """
-        return cast("Serde[Any]", as_serde(serde))
+        return cast("Serde", as_serde(serde))
 
     @staticmethod
     def string() -> Serde[str]:
@@ -443,14 +443,14 @@ class Serdes:
 
     @overload
     @staticmethod
-    def json(*, allow_nan: bool = False) -> Serde[Any]: ...
+    def json(*, allow_nan: bool = False) -> Serde: ...
 
     @overload
     @staticmethod
     def json(kind: type[T], *, allow_nan: bool = False) -> Serde[T]: ...
 
     @staticmethod
-    def json(kind: Any = None, *, allow_nan: bool = False) -> Serde[Any]:
+    def json(kind: Any = None, *, allow_nan: bool = False) -> Serde:
         """JSON. Tuples, dates and dataclasses can be written, but are read back as types of JSON.
 
         kind: the type that values are read as and checked against (msgspec): a ``msgspec.Struct``, a dataclass, a
@@ -479,7 +479,7 @@ class Serdes:
         return _VOID
 
     @staticmethod
-    def list(inner: SerdeLike | None = None) -> Serde[Any]:
+    def list(inner: SerdeLike | None = None) -> Serde:
         """Lists whose elements have another serde; see list_serde. Without inner: ``default.list.*.serde.inner``."""
         from .list_serde import ListSerde
 
@@ -519,7 +519,7 @@ class Serdes:
     @staticmethod
     def time_windowed(
         inner: SerdeLike | None = None, window_size: Any = None, window_end: Callable[[int], int] | None = None
-    ) -> Serde[Any]:
+    ) -> Serde:
         """Windowed keys of time windows; window_size (timedelta or ms) sets the end of keys that are read.
 
         window_end(start in ms) -> end does so for windows of several sizes, as CalendarWindows.window_end.
@@ -529,14 +529,14 @@ class Serdes:
         return TimeWindowedSerde(inner, window_size, window_end)
 
     @staticmethod
-    def session_windowed(inner: SerdeLike | None = None) -> Serde[Any]:
+    def session_windowed(inner: SerdeLike | None = None) -> Serde:
         """Windowed keys of session windows."""
         from .windowed_serdes import SessionWindowedSerde
 
         return SessionWindowedSerde(inner)
 
     @staticmethod
-    def avro(schema: Any, registry: Any, *, kind: Any = None, is_key: bool = False, **options: Any) -> Serde[Any]:
+    def avro(schema: Any, registry: Any, *, kind: Any = None, is_key: bool = False, **options: Any) -> Serde:
         """Avro with a schema registry, as dicts or objects of a type. Needs penstock-streams[schema-registry].
 
         schema: its text, or a Schema of confluent-kafka, which may have references; None: read with the record's
@@ -549,7 +549,7 @@ class Serdes:
         return avro_serde(schema, registry, kind=kind, is_key=is_key, **options)
 
     @staticmethod
-    def protobuf(message_type: object, registry: object, *, is_key: bool = False, **options: object) -> Serde[Any]:
+    def protobuf(message_type: object, registry: object, *, is_key: bool = False, **options: object) -> Serde:
         """Protobuf with a schema registry; see schema_registry_serdes. Needs penstock-streams[schema-registry]."""
         from .schema_registry_serdes import protobuf_serde
 
@@ -558,14 +558,14 @@ class Serdes:
     @staticmethod
     def json_schema(
         schema: object, registry: object, *, kind: object = None, is_key: bool = False, **options: object
-    ) -> Serde[Any]:
+    ) -> Serde:
         """JSON with a schema registry; its arguments are those of avro. Needs penstock-streams[schema-registry]."""
         from .schema_registry_serdes import json_schema_serde
 
         return json_schema_serde(schema, registry, kind=kind, is_key=is_key, **options)
 
     @staticmethod
-    def debezium(kind: object = None, registry: object = None, **options: object) -> Serde[Any]:
+    def debezium(kind: object = None, registry: object = None, **options: object) -> Serde:
         """Rows of a database table, from Debezium's change events: the row after the change, None if it was deleted.
 
         kind: the type that rows are read as; see json. Events are JSON; with a registry (see avro) they are Avro, and

@@ -54,7 +54,7 @@ class OuterSerde(TopicSerde[T]):
         return self._deserializer(deserializer_for(self._inner(), topic))
 
     @abstractmethod
-    def _inner(self) -> Serde[Any]:
+    def _inner(self) -> Serde:
         """Return the inner serde; raises SerializationError if it is missing."""
 
     @abstractmethod
@@ -126,7 +126,7 @@ class WindowedSerde(OuterSerde[Windowed]):
         return self._inner().serialize(topic, key)
 
     @override
-    def _inner(self) -> Serde[Any]:
+    def _inner(self) -> Serde:
         if self.inner is None:
             raise SerializationError(f"{self!r} has no serde for the inner key")
         return self.inner
@@ -158,7 +158,7 @@ class TimeWindowedSerde(WindowedSerde):
         return TimeWindowedSerde, (self.inner, self.window_size_ms, self.window_end)
 
     @override
-    def with_default(self, default: Serde[Any] | None) -> TimeWindowedSerde:
+    def with_default(self, default: Serde | None) -> TimeWindowedSerde:
         return self if self.inner is not None else TimeWindowedSerde(default, self.window_size_ms, self.window_end)
 
 
@@ -171,7 +171,7 @@ class SessionWindowedSerde(WindowedSerde):
         return SessionWindowedSerde, (self.inner,)
 
     @override
-    def with_default(self, default: Serde[Any] | None) -> SessionWindowedSerde:
+    def with_default(self, default: Serde | None) -> SessionWindowedSerde:
         return SessionWindowedSerde(default) if self.inner is None else self
 
 
@@ -219,11 +219,11 @@ class ChangedSerde(OuterSerde[Change]):
         return ChangedSerde, (self.inner,)
 
     @override
-    def with_default(self, default: Serde[Any] | None) -> ChangedSerde:
+    def with_default(self, default: Serde | None) -> ChangedSerde:
         return ChangedSerde(default) if self.inner is None else self
 
     @override
-    def _inner(self) -> Serde[Any]:
+    def _inner(self) -> Serde:
         if self.inner is None:
             raise SerializationError("a grouped table's repartition topic has no value serde")
         return self.inner

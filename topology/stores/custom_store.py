@@ -41,11 +41,11 @@ class StateStoreContext(Protocol):
         """Return the settings whose names begin with a prefix, by the rest of their names."""
 
     @property
-    def key_serde(self) -> Serde[Any]:
+    def key_serde(self) -> Serde:
         """The default serde of keys, ``default.key.serde``; raises ConfigError if there is none."""
 
     @property
-    def value_serde(self) -> Serde[Any]:
+    def value_serde(self) -> Serde:
         """The default serde of values, ``default.value.serde``; raises ConfigError if there is none."""
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..context.store_interfaces import StoreBackend, StoreBuilder
 from .stores import StoreSupplier, SupplierKind, operator_supplier
@@ -53,7 +52,7 @@ class DslSessionParams:
 
 
 #: A supplier of Stores, or the builder of a store of your own: Stores.custom_store_builder.
-DslStore = StoreSupplier | StoreBuilder[Any]
+DslStore = StoreSupplier | StoreBuilder
 
 
 class DslStoreSuppliers(ABC):

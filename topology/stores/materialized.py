@@ -49,8 +49,8 @@ class Materialized:
 
     store_name: str | None
     supplier: StoreSupplier | None
-    key_serde: Serde[Any] | None
-    value_serde: Serde[Any] | None
+    key_serde: Serde | None
+    value_serde: Serde | None
     caching: bool
     logging: bool
     log_config: Mapping[str, str] = field(hash=False)
@@ -210,8 +210,8 @@ class MaterializedInternal:
         names: NameProvider | None = None,
         prefix: str = "",
         *,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
+        key_serde: Serde | None = None,
+        value_serde: Serde | None = None,
     ) -> None:
         given = materialized or Materialized()
         self.given = given

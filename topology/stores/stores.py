@@ -94,7 +94,7 @@ def operator_supplier(
     return StoreSupplier(name, kind, backend, timestamped, headers=headers and in_rocksdb, **more)
 
 
-def as_supplier(store: StoreSupplier | StoreBuilder[Any]) -> StoreSupplier:
+def as_supplier(store: StoreSupplier | StoreBuilder) -> StoreSupplier:
     """Return the supplier of an operator's store; raises TopologyError for the builder of a store of processors."""
     if isinstance(store, StoreSupplier):
         return store
@@ -148,7 +148,7 @@ def _session_supplier(name: str, backend: StoreBackend, retention: Duration) -> 
 
 def _builder(
     supplier: StoreSupplier, kind: StoreKind, key_serde: Any, value_serde: Any, **more: Any
-) -> StoreBuilder[Any]:
+) -> StoreBuilder:
     return StoreBuilder(
         supplier.name,
         kind,
@@ -168,7 +168,7 @@ def _builder(
 
 def _builder_with_headers(
     supplier: StoreSupplier, where: str, supplied: SupplierKind, kind: StoreKind, key_serde: object, value_serde: object
-) -> StoreBuilder[Any]:
+) -> StoreBuilder:
     """Raises TopologyError for a store on disk that would drop headers: Kafka Streams accepts it, and loses them."""
     _require(supplier, (supplied,), where)
     if not supplier.headers and supplier.backend is StoreBackend.ROCKSDB:
@@ -288,11 +288,11 @@ class Stores:
     @staticmethod
     def key_value_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[KeyValueStore[Any, Any]]: ...
+    ) -> StoreBuilder[KeyValueStore]: ...
     @staticmethod
     def key_value_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[Any]:
+    ) -> StoreBuilder:
         """A store whose ``get`` gives plain values."""
         _require(supplier, (SupplierKind.KEY_VALUE,), "key_value_store_builder")
         return _builder(supplier, StoreKind.KEY_VALUE, key_serde, value_serde)
@@ -306,11 +306,11 @@ class Stores:
     @staticmethod
     def timestamped_key_value_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[TimestampedKeyValueStore[Any, Any]]: ...
+    ) -> StoreBuilder[TimestampedKeyValueStore]: ...
     @staticmethod
     def timestamped_key_value_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[Any]:
+    ) -> StoreBuilder:
         """A store whose ``get`` gives ValueAndTimestamp."""
         _require(supplier, (SupplierKind.KEY_VALUE,), "timestamped_key_value_store_builder")
         return _builder(
@@ -326,11 +326,11 @@ class Stores:
     @staticmethod
     def versioned_key_value_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[VersionedKeyValueStore[Any, Any]]: ...
+    ) -> StoreBuilder[VersionedKeyValueStore]: ...
     @staticmethod
     def versioned_key_value_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[Any]:
+    ) -> StoreBuilder:
         """A store whose ``get`` gives VersionedRecord."""
         _require(supplier, (SupplierKind.VERSIONED,), "versioned_key_value_store_builder")
         return _builder(supplier, StoreKind.VERSIONED_KEY_VALUE, key_serde, value_serde)
@@ -344,11 +344,11 @@ class Stores:
     @staticmethod
     def window_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[WindowStore[Any, Any]]: ...
+    ) -> StoreBuilder[WindowStore]: ...
     @staticmethod
     def window_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[Any]:
+    ) -> StoreBuilder:
         """A window store whose ``fetch`` gives plain values."""
         _require(supplier, (SupplierKind.WINDOW,), "window_store_builder")
         return _builder(supplier, StoreKind.WINDOW, key_serde, value_serde)
@@ -362,11 +362,11 @@ class Stores:
     @staticmethod
     def timestamped_window_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[TimestampedWindowStore[Any, Any]]: ...
+    ) -> StoreBuilder[TimestampedWindowStore]: ...
     @staticmethod
     def timestamped_window_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[Any]:
+    ) -> StoreBuilder:
         """A window store whose ``fetch`` gives ValueAndTimestamp."""
         _require(supplier, (SupplierKind.WINDOW,), "timestamped_window_store_builder")
         return _builder(
@@ -382,11 +382,11 @@ class Stores:
     @staticmethod
     def session_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[SessionStore[Any, Any]]: ...
+    ) -> StoreBuilder[SessionStore]: ...
     @staticmethod
     def session_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[Any]:
+    ) -> StoreBuilder:
         """A session store."""
         _require(supplier, (SupplierKind.SESSION,), "session_store_builder")
         return _builder(supplier, StoreKind.SESSION, key_serde, value_serde)
@@ -400,11 +400,11 @@ class Stores:
     @staticmethod
     def timestamped_key_value_store_with_headers_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[TimestampedKeyValueStoreWithHeaders[Any, Any]]: ...
+    ) -> StoreBuilder[TimestampedKeyValueStoreWithHeaders]: ...
     @staticmethod
     def timestamped_key_value_store_with_headers_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[Any]:
+    ) -> StoreBuilder:
         """A store whose ``get`` gives ValueTimestampHeaders (KIP-1271)."""
         where = "timestamped_key_value_store_with_headers_builder"
         kinds = SupplierKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE
@@ -419,11 +419,11 @@ class Stores:
     @staticmethod
     def timestamped_window_store_with_headers_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[TimestampedWindowStoreWithHeaders[Any, Any]]: ...
+    ) -> StoreBuilder[TimestampedWindowStoreWithHeaders]: ...
     @staticmethod
     def timestamped_window_store_with_headers_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[Any]:
+    ) -> StoreBuilder:
         """A window store whose ``fetch`` gives ValueTimestampHeaders (KIP-1271)."""
         where = "timestamped_window_store_with_headers_builder"
         kinds = SupplierKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW
@@ -438,11 +438,11 @@ class Stores:
     @staticmethod
     def session_store_with_headers_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[SessionStoreWithHeaders[Any, Any]]: ...
+    ) -> StoreBuilder[SessionStoreWithHeaders]: ...
     @staticmethod
     def session_store_with_headers_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder[Any]:
+    ) -> StoreBuilder:
         """A session store of AggregationWithHeaders (KIP-1271)."""
         where = "session_store_with_headers_builder"
         kinds = SupplierKind.SESSION, StoreKind.SESSION
@@ -457,7 +457,7 @@ class Stores:
         supplier: StoreSupplier, key_serde: SerdeLike | None = None
     ) -> StoreBuilder[KeyValueStore[Any, Timer]]: ...
     @staticmethod
-    def timer_store_builder(supplier: StoreSupplier, key_serde: SerdeLike | None = None) -> StoreBuilder[Any]:
+    def timer_store_builder(supplier: StoreSupplier, key_serde: SerdeLike | None = None) -> StoreBuilder:
         """The timers of one processor, by key; see ProcessorContext.timer. ``get`` gives Timer.
 
         supplier: persistent_key_value_store, or in_memory_key_value_store for few timers.

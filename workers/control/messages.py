@@ -226,7 +226,7 @@ class AnswerRequest:
     """
 
     id: int
-    request: StateQueryRequest[Any]
+    request: StateQueryRequest
     rows_max: int | None = None
 
 

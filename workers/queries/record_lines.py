@@ -48,8 +48,8 @@ class Record:
 class TopicSerdes:
     """The serdes of a topic's keys and values."""
 
-    key: Serde[Any]
-    value: Serde[Any]
+    key: Serde
+    value: Serde
 
 
 def read_line(line: bytes, topic: str, serdes: TopicSerdes) -> Record:
@@ -95,7 +95,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number in JSON")
 
 
-def _part(fields: Mapping[str, Any], part: str, topic: str, serde: Serde[Any]) -> bytes | None:
+def _part(fields: Mapping[str, Any], part: str, topic: str, serde: Serde) -> bytes | None:
     exact = fields.get(f"{part}_bytes")
     if exact is None:
         return _to_bytes(fields.get(part), part, topic, serde)
@@ -133,7 +133,7 @@ def _beginning(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
-def _to_bytes(value: object, part: str, topic: str, serde: Serde[Any]) -> bytes | None:
+def _to_bytes(value: object, part: str, topic: str, serde: Serde) -> bytes | None:
     if value is None:
         return None
     from_json = _FROM_JSON.get(serde.name) if isinstance(serde, PlainSerde) else None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
 
 from penstock.statestore.stores.state_store import StateStore
 from penstock.topology.errors import SerializationError, StreamsError
@@ -23,7 +22,7 @@ from .store_reads import StoreReader, check_readable
 
 
 def answer_request(
-    request: StateQueryRequest[Any], reader: StoreReader, rows_max: int | None = None
+    request: StateQueryRequest, reader: StoreReader, rows_max: int | None = None
 ) -> PartitionResults:
     """Return the answers of the tasks here that have the store. Raises UnknownStateStoreError.
 
@@ -44,7 +43,7 @@ def answer_request(
     return {**dict.fromkeys(wanted, absent(request.store_name)), **found}
 
 
-def _answers(request: StateQueryRequest[Any], reader: StoreReader, rows_max: int | None) -> PartitionResults:
+def _answers(request: StateQueryRequest, reader: StoreReader, rows_max: int | None) -> PartitionResults:
     if reader.is_global(request.store_name):
         return {None: _of_global(request, reader, rows_max)}
     mine = {
@@ -63,7 +62,7 @@ def _answers(request: StateQueryRequest[Any], reader: StoreReader, rows_max: int
     }
 
 
-def _beyond(request: StateQueryRequest[Any], reader: StoreReader) -> PartitionResults:
+def _beyond(request: StateQueryRequest, reader: StoreReader) -> PartitionResults:
     """Return the failures of partitions that the store does not have."""
     count = reader.partitions_of(request.store_name)
     message = f"{request.store_name} has the partitions 0 to {count - 1}"
@@ -71,7 +70,7 @@ def _beyond(request: StateQueryRequest[Any], reader: StoreReader) -> PartitionRe
     return {partition: QueryResult.for_failure(FailureReason.DOES_NOT_EXIST, message) for partition in missing}
 
 
-def _of_global(request: StateQueryRequest[Any], reader: StoreReader, rows_max: int | None) -> QueryResult[Any]:
+def _of_global(request: StateQueryRequest, reader: StoreReader, rows_max: int | None) -> QueryResult:
     """Return the answer of a global store, which has all records up to its position; Kafka Streams answers none."""
     store, position = (
         reader.global_state.task.stores[request.store_name],
@@ -81,8 +80,8 @@ def _of_global(request: StateQueryRequest[Any], reader: StoreReader, rows_max: i
 
 
 def _of_task(
-    request: StateQueryRequest[Any], task: Task, reader: StoreReader, rows_max: int | None
-) -> QueryResult[Any]:
+    request: StateQueryRequest, task: Task, reader: StoreReader, rows_max: int | None
+) -> QueryResult:
     active = task.kind == "task"
     if request.is_require_active and not (active and task.state is TaskState.RUNNING):
         role = "an active" if active else "a standby"
@@ -102,15 +101,15 @@ def _of_task(
 
 
 def _run(
-    request: StateQueryRequest[Any], store: StateStore, position: Position | None, where: str, rows_max: int | None
-) -> QueryResult[Any]:
+    request: StateQueryRequest, store: StateStore, position: Position | None, where: str, rows_max: int | None
+) -> QueryResult:
     began = time.perf_counter_ns()
     found = replace(store.query(request.query, None if rows_max is None else rows_max + 1), position=position)
     if rows_max is not None and found.is_success:
         try:
             found = replace(found, value=shown_result(request.query, found.value, store, rows_max))
         except SerializationError as error:
-            failure: QueryResult[Any] = QueryResult.for_failure(FailureReason.STORE_EXCEPTION, str(error))
+            failure: QueryResult = QueryResult.for_failure(FailureReason.STORE_EXCEPTION, str(error))
             found = replace(failure, position=position)
     if not request.execution_info_enabled:
         return found

@@ -28,7 +28,7 @@ _KEYS = ("key", "lower_bound", "upper_bound")
 _OF_ONE_ROW = (KeyQuery, TimestampedKeyQuery, TimestampedKeyWithHeadersQuery, VersionedKeyQuery)
 
 
-def read_query(query: Query[Any], builder: StoreBuilder) -> Query[Any]:
+def read_query(query: Query, builder: StoreBuilder) -> Query:
     """Return a query with the keys that its texts spell. Raises BadKeyError."""
     texts = {field.name: getattr(query, field.name) for field in fields(query) if field.name in _KEYS}  # type: ignore[arg-type]
     keys = {name: read_key(text, builder.key_serde, builder.name) for name, text in texts.items() if text is not None}

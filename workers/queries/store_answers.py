@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.topology.query.position import Position
 from penstock.topology.query.state_query_result import FailureReason, QueryResult
 
 #: The answers to a request of interactive queries v2 by partition; that of a global store has no partition.
-PartitionResults = Mapping[int | None, QueryResult[Any]]
+PartitionResults = Mapping[int | None, QueryResult]
 
 
 class Row(NamedTuple):
@@ -115,7 +115,7 @@ class ShownResult:
     truncated: bool = False
 
 
-def absent(store: str) -> QueryResult[Any]:
+def absent(store: str) -> QueryResult:
     """Return the failure of a partition without a task here."""
     message = f"The partition of {store} is not on this host now"
     return QueryResult.for_failure(FailureReason.NOT_PRESENT, message)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 from penstock.cli.progress import Progress
 from penstock.cli.running_application import NotRunningError, find

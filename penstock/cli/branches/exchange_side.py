@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from penstock.cli.running_application import NotRunningError, find
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata

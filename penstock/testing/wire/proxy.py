@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
-from typing import Any, TextIO
+from typing import TextIO
 
 from .board import Board, Broker
 from .exchange import Action, Connection, Line, Side
