@@ -28,10 +28,11 @@ from tests import brokers, short_lived_jvms
 from tests.brokers import SecuredBroker, ThreeBrokers
 from tests.examples import examples
 from tests.topics import create_topics, delete_topics, delete_topics_of
+from tests.waiting import PATIENCE_FACTOR
 
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
 #: Seconds a process may take to end after its test, before it counts as leaked.
-END_GRACE_SECONDS = 5.0
+END_GRACE_SECONDS = 5.0 * PATIENCE_FACTOR
 #: Set in many containers. Then each of some thousand processes would compile all of Penstock, and pytest all tests.
 NO_BYTECODE_VARIABLE = "PYTHONDONTWRITEBYTECODE"
 #: Helper processes of multiprocessing, which live as long as the process that first used them.

@@ -22,6 +22,7 @@ from penstock.clients.protocol.admin_messages import INCREMENTAL_ALTER_CONFIGS
 from penstock.dev.kafka_distribution import KafkaDistribution, distribution, preferred
 from penstock.pipeline.java.java_runtime import find_java
 from tests.brokers import SmallBroker
+from tests.waiting import PATIENCE_SECONDS
 
 #: IncrementalAlterConfigs' type of a subscription to clients' metrics, and its operations.
 CLIENT_METRICS = 16
@@ -74,7 +75,7 @@ class TelemetryBroker(SmallBroker):
         with asking(self.bootstrap_servers) as cluster:
             answer: SimpleNamespace = cluster.submit(
                 cluster.ask_any, INCREMENTAL_ALTER_CONFIGS(resources=[resource])
-            ).result(60)
+            ).result(PATIENCE_SECONDS)
         (result,) = answer.responses
         assert result.error_code == 0, result.error_message
 

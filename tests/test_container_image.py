@@ -22,7 +22,7 @@ import pytest
 import versioningit
 from confluent_kafka import Consumer, Producer
 
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 ROOT = Path(__file__).resolve().parent.parent
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
@@ -219,11 +219,11 @@ def test_it_counts_words_without_privileges_and_continues_with_its_volume(
                 found[message.key() or b""] = int.from_bytes(message.value() or b"", "big")
             return found == expected
 
-        eventually(is_counted, lambda: (found, log.read_text()), 240)
+        eventually(is_counted, lambda: (found, log.read_text()))
 
     def stop(running: Container, log: Path) -> None:
         running.first.terminate()
-        assert running.process.wait(120) == 0, log.read_text()
+        assert running.process.wait(PATIENCE_SECONDS) == 0, log.read_text()
 
     try:
         idle = start("60", entrypoint=["sleep"])

@@ -207,7 +207,7 @@ def test_killing_the_process_of_a_with_block_ends_its_broker(tmp_path: Path) -> 
         broker = psutil.Process(int(owner.stdout.readline()))
         assert broker.is_running()
         owner.kill()
-    broker.wait(20)
+    broker.wait(PATIENCE_SECONDS)
 
 
 def test_a_broker_whose_parent_does_not_reap_it_is_stopped(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from penstock.supervisor.source.config_loader import load_config
 from penstock.topology.errors import StreamsError
 from tests.command_stage import Stage
 from tests.read_to_end import read_to_end
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
 APP = """\
@@ -188,7 +188,7 @@ def test_one_of_several_concurrent_replays_succeeds_and_the_others_say_why_not(s
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    ends = [(*replay.communicate(timeout=120), replay.returncode) for replay in replays]
+    ends = [(*replay.communicate(timeout=PATIENCE_SECONDS), replay.returncode) for replay in replays]
     found = values(stage, stage.source)
     assert [found.count(f"-{number}") for number in range(40, 60)] == [2] * 20, ends
     assert 0 in [code for *_, code in ends]

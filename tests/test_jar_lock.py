@@ -15,6 +15,7 @@ import pytest
 
 from penstock.pipeline.java import jar_lock
 from penstock.pipeline.java.jar_lock import JarError, LockedJar, describe, fetch_jars, read_lock
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
@@ -162,7 +163,7 @@ def test_two_processes_download_once(repository: Repository, tmp_path: Path) -> 
     environment = {**os.environ, jar_lock.REPOSITORY_VARIABLE: repository.address}
     command = [sys.executable, "-c", program, *arguments]
     both = [subprocess.Popen(command, env=environment, cwd=ROOT) for _ in range(2)]
-    assert [process.wait(60) for process in both] == [0, 0]
+    assert [process.wait(PATIENCE_SECONDS) for process in both] == [0, 0]
     assert repository.requests == [(wanted.path, None)]
 
 

@@ -82,7 +82,7 @@ def index(tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
             return False
 
     try:
-        eventually(answers, "the index answers", 60)
+        eventually(answers, "the index answers")
         yield url
     finally:
         server.terminate()

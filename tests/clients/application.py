@@ -122,7 +122,6 @@ def wait_for_values(
     topics: Topics,
     sink: str,
     values: Sequence[str],
-    patience_seconds: float,
     repeated: Sequence[str] = (),
 ) -> None:
     """Wait until a topic has these values, in any order; fails at once if the application ends.
@@ -143,4 +142,4 @@ def wait_for_values(
         found = topics.values(sink)
         return f"{len(found)} values {found[:20]} instead of {len(wanted)}:\n{application.log[-4000:]}"
 
-    eventually(arrived, shown, patience_seconds)
+    eventually(arrived, shown)

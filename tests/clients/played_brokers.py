@@ -12,8 +12,8 @@ from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.connection.opening import Opened
 from penstock.clients.traffic import Traffic
 from penstock.topology.records import TopicPartition
+from tests.waiting import PATIENCE_SECONDS
 
-RECEIVE_SECONDS = 5.0
 _LENGTH_BYTES = 4
 
 
@@ -60,7 +60,7 @@ class PlayedBrokers:
         if node in self.refused:
             return _done(self.refused[node])
         ours, theirs = socket.socketpair()
-        theirs.settimeout(RECEIVE_SECONDS)
+        theirs.settimeout(PATIENCE_SECONDS)
         if node in self.ends:
             self.ends[node].close()
         self.ends[node] = theirs
@@ -101,7 +101,7 @@ class PlayedBrokers:
         except BlockingIOError:
             return False
         finally:
-            end.settimeout(RECEIVE_SECONDS)
+            end.settimeout(PATIENCE_SECONDS)
 
     def say(self, answer: bytes, node: int = 1) -> None:
         """Send a response with its length prefix."""

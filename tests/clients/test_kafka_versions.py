@@ -102,7 +102,7 @@ def test_records_are_counted_exactly_once_and_the_docs_match(version: str, tmp_p
             topics.write(source, values[100:])
             application.start()
             expected = [f"{value} {n}" for value, count in Counter(values).items() for n in range(1, count + 1)]
-            wait_for_values(application, topics, sink, expected, PATIENCE_SECONDS)
+            wait_for_values(application, topics, sink, expected)
         finally:
             application.kill()
         found = features(opened, broker)

@@ -68,7 +68,7 @@ def application(secured: Secured, run: MakeApplication) -> Application:
         security_protocol="SASL_PLAINTEXT",
         sasl_mechanism="OAUTHBEARER",
     )
-    wait_for_values(started, secured.topics, secured.sink, ["first"], 60)
+    wait_for_values(started, secured.topics, secured.sink, ["first"])
     return started
 
 
@@ -88,7 +88,7 @@ def test_a_reauthentication_does_not_disturb_processing(
     while time.monotonic() < until:
         written.append(f"{len(written)}")
         secured.topics.write(secured.source, written[-1:])
-        wait_for_values(application, secured.topics, secured.sink, written, 30)
+        wait_for_values(application, secured.topics, secured.sink, written)
     assert len(tokens.seen) > before, "nobody has authenticated again"
     warnings = [line for line in application.log.splitlines() if " WARNING " in line or " ERROR " in line]
     assert not warnings

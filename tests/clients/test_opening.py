@@ -31,6 +31,7 @@ from penstock.clients.protocol.compact import CompactReader
 from penstock.clients.protocol.messages import API_VERSIONS, HEARTBEAT, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from penstock.clients.protocol.schema import SchemaApi
 from penstock.clients.traffic import ConnectionTraffic
+from tests.waiting import PATIENCE_FACTOR
 
 APIS = {api.key: api for api in (API_VERSIONS, HEARTBEAT, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE)}
 SETTINGS = NetworkSettings(setup_timeout_ms=500, request_timeout_ms=300)
@@ -323,7 +324,7 @@ def test_a_throttle_time_is_respected() -> None:
             connection.close()
 
     with played(handler) as address:
-        assert 0.25 < asyncio.run(ask()) < 5
+        assert 0.25 < asyncio.run(ask()) < 5 * PATIENCE_FACTOR
 
 
 SENDS_MORE_THAN_IS_READ = """

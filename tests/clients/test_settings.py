@@ -20,7 +20,7 @@ def test_connections_without_an_idle_limit_work(topics: Topics, run: MakeApplica
     application = run(
         "copy", source, sink, topics.bootstrap_servers, connections_max_idle_ms=0, auto_offset_reset="earliest"
     )
-    wait_for_values(application, topics, sink, ["a"], 20)
+    wait_for_values(application, topics, sink, ["a"])
 
 
 def test_a_response_as_large_as_fetch_max_bytes_is_read(
@@ -42,4 +42,4 @@ def test_a_response_as_large_as_fetch_max_bytes_is_read(
         consumer_max_partition_fetch_bytes=limit,
         auto_offset_reset="earliest",
     )
-    wait_for_values(application, topics, sink, [str(size)] * count, 40)
+    wait_for_values(application, topics, sink, [str(size)] * count)

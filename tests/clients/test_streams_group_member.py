@@ -47,7 +47,7 @@ def test_one_member_gets_all_tasks_and_the_broker_creates_the_changelog(group: G
     described = group.admin.list_topics(group.changelog, timeout=PATIENCE_SECONDS).topics[group.changelog]
     assert len(described.partitions) == PARTITIONS
     resource = ConfigResource(ResourceType.TOPIC, group.changelog)
-    config = group.admin.describe_configs([resource])[resource].result(10)
+    config = group.admin.describe_configs([resource])[resource].result(PATIENCE_SECONDS)
     assert config["cleanup.policy"].value == "compact"
 
 
@@ -205,7 +205,7 @@ def test_the_broker_receives_task_offsets(group: Group) -> None:
     group.run_for(3 * HEARTBEAT_MS / 1000)
     coordinator = thread.member._streams._coordinator
     described = thread.member._connection.submit(coordinator.offsets, streams_messages.describe(group.group_id))
-    (member,) = described.result(10).groups[0].members
+    (member,) = described.result(PATIENCE_SECONDS).groups[0].members
     assert {(o.subtopology_id, o.partition, o.offset) for o in member.task_offsets} == {("0", 0, 41), ("0", 1, NO_LAG)}
     assert [(o.subtopology_id, o.partition, o.offset) for o in member.task_end_offsets] == [("0", 0, 42)]
 
@@ -297,7 +297,7 @@ def test_a_static_member_that_lost_its_membership_gets_its_own_slot_back(group: 
     async def lose() -> None:
         protocol._emit_all(protocol._membership.lose("a commit was rejected"))
 
-    thread.member._connection.submit(lose).result(10)
+    thread.member._connection.submit(lose).result(PATIENCE_SECONDS)
     group.run_until(lambda: thread.count(Lost))
     assert group.settle() < PROMPT_SECONDS
     assert thread.count(Fatal) == 0

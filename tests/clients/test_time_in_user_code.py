@@ -31,7 +31,7 @@ def test_records_do_not_expire_while_user_code_processes_the_next_one(
         producer_delivery_timeout_ms=3_000,
         request_timeout_ms=1_500,
     )
-    wait_for_values(application, topics, sink, values, 60)
+    wait_for_values(application, topics, sink, values)
 
 
 def test_a_topic_that_exists_again_is_not_reported_as_missing(
@@ -50,7 +50,7 @@ def test_a_topic_that_exists_again_is_not_reported_as_missing(
             producer_topic_metadata_propagation_max_ms=12_000,
         )
         topics.write(source, ["0 first"])
-        wait_for_values(application, topics, sink, ["0 first"], 60)
+        wait_for_values(application, topics, sink, ["0 first"])
         topics.delete(sink)
         asked = questions_for_leaders(proxy)
         topics.write(source, ["0 written while it is away"])
@@ -58,7 +58,7 @@ def test_a_topic_that_exists_again_is_not_reported_as_missing(
         topics.write(source, ["20 slow"])
         application.wait_until_begun("20 slow")
         topics.create(sink)
-        wait_for_values(application, topics, sink, ["0 written while it is away", "20 slow"], 60)
+        wait_for_values(application, topics, sink, ["0 written while it is away", "20 slow"])
 
 
 def questions_for_leaders(proxy: WireProxy) -> int:

@@ -10,8 +10,6 @@ from tests.clients.conftest import MakeApplication, MakeTopic
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
-#: More than a leader election takes, and less than the stall watchdog waits.
-STALL_SECONDS = 30
 
 
 def test_a_sink_that_is_recreated_with_fewer_partitions_is_written_to(
@@ -21,11 +19,11 @@ def test_a_sink_that_is_recreated_with_fewer_partitions_is_written_to(
     application = run("copy", source, sink, topics.bootstrap_servers)
     before, after = ([f"{when} {number}" for number in range(40)] for when in ("before", "after"))
     topics.write(source, before)
-    wait_for_values(application, topics, sink, before, 60)
+    wait_for_values(application, topics, sink, before)
     topics.delete(sink)
     topics.create(sink, partitions=2)
     topics.write(source, after)
-    wait_for_values(application, topics, sink, after, 60, repeated=[*before, *after])
+    wait_for_values(application, topics, sink, after, repeated=[*before, *after])
 
 
 def test_a_source_that_is_recreated_with_a_longer_log_is_read_from_its_beginning(
@@ -41,7 +39,7 @@ def test_a_source_that_is_recreated_with_a_longer_log_is_read_from_its_beginning
     topics.create(source)
     new = [f"0 new {number}" for number in range(300)]
     topics.write(source, new)
-    wait_for_values(application, topics, sink, [*old, *new], 60)
+    wait_for_values(application, topics, sink, [*old, *new])
 
 
 def test_a_topic_in_a_fetch_session_with_a_recreated_one_continues_to_be_read(
@@ -53,16 +51,16 @@ def test_a_topic_in_a_fetch_session_with_a_recreated_one_continues_to_be_read(
     first = [*(f"old {number}" for number in range(100)), *(f"other {number}" for number in range(10))]
     topics.write(changed, first[:100])
     topics.write(other, first[100:])
-    wait_for_values(application, topics, sink, first, 60)
+    wait_for_values(application, topics, sink, first)
     topics.delete(changed)
     while_deleted = [f"deleted {number}" for number in range(10)]
     topics.write(other, while_deleted)
-    wait_for_values(application, topics, sink, [*first, *while_deleted], STALL_SECONDS)
+    wait_for_values(application, topics, sink, [*first, *while_deleted])
     topics.create(changed)
     new, beside = [f"new {number}" for number in range(300)], [f"beside {number}" for number in range(10)]
     topics.write(changed, new)
     topics.write(other, beside)
-    wait_for_values(application, topics, sink, [*first, *while_deleted, *new, *beside], STALL_SECONDS)
+    wait_for_values(application, topics, sink, [*first, *while_deleted, *new, *beside])
     eventually(lambda: committed(topics, application, changed) == len(new), "the offset is one of the new topic's")
 
 

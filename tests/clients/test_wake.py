@@ -11,9 +11,10 @@ from confluent_kafka import Consumer
 from penstock.clients.librdkafka import LibrdkafkaReader
 from penstock.clients.reading.reader import Reader
 from tests.clients.fetch_stage import two_partitions
+from tests.waiting import PATIENCE_SECONDS
 
-#: No test waits so long: a fetch that is not woken fails after PATIENCE.
-LONG, PATIENCE = 3600.0, 30.0
+#: No test waits so long: a fetch that is not woken fails after PATIENCE_SECONDS.
+LONG = 3600.0
 
 
 @pytest.fixture(params=["fetcher", "librdkafka"])
@@ -36,11 +37,11 @@ def fetches(reader: Reader) -> threading.Thread:
 def test_a_blocked_fetch_is_woken_and_the_next_one_blocks_again(reader: Reader) -> None:
     reader.wake()  # a wake-up from before must not be waited for
     first = fetches(reader)
-    first.join(PATIENCE)
+    first.join(PATIENCE_SECONDS)
     assert not first.is_alive()
     second = fetches(reader)
     second.join(0.2)
     assert second.is_alive(), "it was woken once"
     reader.wake()
-    second.join(PATIENCE)
+    second.join(PATIENCE_SECONDS)
     assert not second.is_alive()

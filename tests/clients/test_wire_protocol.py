@@ -37,7 +37,7 @@ def test_records_of_every_codec_are_read_by_one_client(
     values = [f"{number} " + "x" * 1_000 for number in range(100)]
     topics.write(source, values, compression_type=codec, linger_ms=100)
     application = run("copy", source, sink, proxy.bootstrap_servers, auto_offset_reset="earliest")
-    wait_for_values(application, topics, sink, values, 60)
+    wait_for_values(application, topics, sink, values)
     assert len(versions(proxy, "Fetch")) == 1
 
 
@@ -53,10 +53,10 @@ def test_a_commit_delivered_late_does_not_commit_the_next_transaction(
         "slow", source, sink, proxy.bootstrap_servers, auto_offset_reset="earliest", processing_guarantee=EXACTLY_ONCE
     )
     topics.write(source, ["0 a"])
-    wait_for_values(application, topics, sink, ["0 a"], 60)
+    wait_for_values(application, topics, sink, ["0 a"])
     proxy.set_rules([Rule(Hold(until="Produce", drop=True), api="EndTxn", nth=1)])
     topics.write(source, ["0 held"])
-    wait_for_values(application, topics, sink, ["0 a", "0 held"], 60)
+    wait_for_values(application, topics, sink, ["0 a", "0 held"])
     topics.write(source, ["0 of the next one", "8 slow"])
     proxy.wait_for(lambda event: "the broker answers" in event.what)
     application.kill()

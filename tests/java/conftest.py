@@ -17,6 +17,7 @@ from tests.java.handover import PARTITIONS, Handover, Java
 from tests.java.program import Topics
 from tests.java.versions import STREAMS_PROTOCOL_SINCE, chosen_lock, is_since
 from tests.topics import delete_topics
+from tests.waiting import PATIENCE_SECONDS
 
 SOURCE = Path(__file__).parent / "TakeoverProgram.java"
 TEST_UTILS = Path(__file__).parent / "test-utils.lock"
@@ -53,7 +54,7 @@ def configure(admin: AdminClient, group: str, config: Mapping[str, str]) -> None
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
     ]
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
 
 
 @pytest.fixture

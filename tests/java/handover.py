@@ -375,7 +375,7 @@ class Handover:
         prefix = f"{self.application_id}-"
         names = [name for name in self.admin.list_topics(timeout=PATIENCE_SECONDS).topics if name.startswith(prefix)]
         found = self.admin.describe_topics(TopicCollection(names))
-        return {name: str(future.result(30).topic_id) for name, future in sorted(found.items())}
+        return {name: str(future.result(PATIENCE_SECONDS).topic_id) for name, future in sorted(found.items())}
 
     def changelog_records(self) -> int:
         """Return the number of records in the changelogs."""

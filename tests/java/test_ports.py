@@ -167,7 +167,11 @@ def test_a_ported_program_writes_what_the_original_writes(
     file = tmp_path / "input"
     file.write_text("\n".join(lines))
     run = subprocess.run(
-        [*program, name, str(file), str(tmp_path / "state")], capture_output=True, text=True, check=False, timeout=120
+        [*program, name, str(file), str(tmp_path / "state")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
     )
     assert run.returncode == 0, run.stderr
     expected = run.stdout.splitlines()

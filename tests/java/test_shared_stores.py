@@ -16,6 +16,7 @@ from penstock import Processor, Record, Serdes, StoreBuilder, Stores, StreamsBui
 from penstock.testing import TopologyTestDriver
 from tests.java.conftest import driver_program
 from tests.java.versions import is_since
+from tests.waiting import PATIENCE_SECONDS
 
 
 def shared() -> StoreBuilder[Any]:
@@ -82,7 +83,7 @@ def by_java(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         pytest.skip("Kafka Streams before 4.2.2 disconnects the first processor")
     source = Path(__file__).with_name("SharedStoresProgram.java")
     command = driver_program(source, tmp_path_factory.mktemp("classes"))
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS).stdout
     parts = (part.partition("\n") for part in printed.split("\0"))
     return {name: text for name, _, text in parts}
 

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from penstock.kernel.buffers import USABLE
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [
     pytest.mark.skipif(not USABLE, reason="this C library or Python has another allocator"),
@@ -67,7 +68,12 @@ print("done")
 def run(program: str, *options: str, **environment: str) -> str:
     command = [sys.executable, *options, "-c", program]
     done = subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
+        command,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -13,12 +13,11 @@ from broker_stage import ROOT, App, Counting, wait_for_line
 
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.service.signals import SAME_REQUEST_MS
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 ROUNDS = 500  # 20,000 records: enough to be still processing at each moment below
-#: How long a stop without waits may take on a busy machine.
-STOP_SECONDS = 30.0
 COUNTING = """
 topology = StreamsBuilder()
 stream = topology.stream({source!r}, key_serde=TEXT, value_serde=TEXT)
@@ -36,7 +35,7 @@ def running(app: App, counting: Counting) -> App:
 def interrupt(process: subprocess.Popen[str]) -> str:
     """Press Ctrl-C and return the log until the end, which must be clean."""
     process.send_signal(signal.SIGINT)
-    _, log = process.communicate(timeout=STOP_SECONDS)
+    _, log = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == ExitCode.OK, log
     assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in log
     assert "Traceback" not in log
@@ -125,7 +124,7 @@ def test_ctrl_c_twice_kills_and_loses_nothing(running: App, counting: Counting) 
     ended = threading.Event()
     repeated = threading.Thread(target=press_until, args=(process, ended))
     repeated.start()
-    process.communicate(timeout=STOP_SECONDS)
+    process.communicate(timeout=PATIENCE_SECONDS)
     ended.set()
     repeated.join()
     assert process.returncode in (ExitCode.FORCED, ExitCode.OK)  # the first may have been enough

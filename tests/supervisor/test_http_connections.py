@@ -21,12 +21,12 @@ from limited_application import LimitedApplication, limited_application, sent
 from stage import Conductor, until
 
 from penstock import StreamsError
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_FACTOR, PATIENCE_SECONDS
 
 pytestmark = pytest.mark.medium
 
 #: The timeout of a load balancer's health check.
-PROBE_SECONDS = 10.0
+PROBE_SECONDS = 10.0 * PATIENCE_FACTOR
 IDLE_SECONDS = 10.0
 SLOW_QUERY = b"GET /stores/counts/key?timeout_ms=30000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -19,12 +19,11 @@ from stage import LogLines, MakeApplication
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.source.topology_source import TopologySource
 from tests.examples import one_of
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.medium
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The maximum delay of a print after a log record. The interpreter's buffers took 15 s.
-PRINT_SECONDS = 1.0
 #: Ways in which a module may set up its log. Each defines ``log``, and may write to a separate file.
 STDLIB = "import logging\n{}log = logging.getLogger('user.code')\n"
 SETUPS = {
@@ -265,7 +264,7 @@ def test_printed_text_appears_at_once(tmp_path: Path) -> None:
         try:
             wait_for_line(run, "has printed")
             assert run.stdout is not None
-            assert select.select([run.stdout], [], [], PRINT_SECONDS)[0]
+            assert select.select([run.stdout], [], [], PATIENCE_SECONDS)[0]
             assert run.stdout.readline() == "printed\n"
         finally:
             run.kill()

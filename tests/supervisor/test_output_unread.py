@@ -23,7 +23,6 @@ from tests.waiting import PATIENCE_SECONDS, eventually
 pytestmark = pytest.mark.medium
 
 ROOT = Path(__file__).resolve().parents[2]
-STOP_SECONDS = 30.0
 PRINTS = "print('x' * 99, file=sys.{stream})"
 LOGS = "logging.getLogger('user').warning('x' * 99)"
 #: A module that writes more than a pipe holds: `turns` of it, in a thread.
@@ -88,7 +87,7 @@ def test_an_unread_pipe_does_not_delay_the_end(
         try:
             eventually(lambda: is_full(writing), "the pipe is full")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(STOP_SECONDS) == ExitCode.OK
+            assert process.wait(PATIENCE_SECONDS) == ExitCode.OK
         finally:
             process.kill()
 
@@ -121,7 +120,7 @@ def test_closed_standard_streams_are_tolerated(tmp_path: Path, closed: str) -> N
         capture_output=True,
         text=True,
         check=False,
-        timeout=STOP_SECONDS,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == ExitCode.TOPOLOGY, done.stderr
     assert done.stdout == ("" if ">&-" in closed.split() else "printed\n")

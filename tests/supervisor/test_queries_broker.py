@@ -143,7 +143,7 @@ def test_a_store_is_whole_although_a_removed_process_ends_after_its_tasks_have_m
         eventually(lambda: has_all(made), "the other one has all tasks")
         end.touch()
         removing.join()
-        eventually(is_whole, "the store is whole again", 30)
+        eventually(is_whole, "the store is whole again")
 
 
 def has_all(streams: KafkaStreams) -> bool:

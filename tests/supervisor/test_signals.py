@@ -14,11 +14,10 @@ import pytest
 from broker_stage import STATELESS, App, wait_for_line
 
 from penstock.supervisor.exit_codes import ExitCode
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
 
-STOP_SECONDS = 30.0
 RUNNING = "State transition from REBALANCING to RUNNING"
 SPARE_READY = "is ready to replace"
 
@@ -46,7 +45,7 @@ def processes(app: App) -> Iterator[Callable[[subprocess.Popen[str]], list[psuti
 
 
 def ends_cleanly(process: subprocess.Popen[str]) -> str:
-    _, log = process.communicate(timeout=STOP_SECONDS)
+    _, log = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == ExitCode.OK, log
     assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in log
     assert "ERROR" not in log, log
@@ -103,7 +102,7 @@ def test_sigquit_from_a_terminal_leaves_no_process(
     wait_for_line(process, RUNNING)
     for one in processes(process):
         one.send_signal(signal.SIGQUIT)
-    _, log = process.communicate(timeout=STOP_SECONDS)
+    _, log = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == ExitCode.FORCED, log
 
 
@@ -124,6 +123,6 @@ def test_ctrl_c_during_the_import_of_the_command_shows_no_traceback(tmp_path: Pa
         if line.rstrip().endswith(f" {imported}"):
             break
     process.send_signal(signal.SIGINT)
-    _, rest = process.communicate(timeout=STOP_SECONDS)
+    _, rest = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode in (-signal.SIGINT, 1)
     assert "Traceback" not in rest, rest

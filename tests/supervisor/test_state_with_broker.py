@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from stage import LogLines
 
 from penstock import KafkaStreams, Processor, ProcessorContext, Record, Serdes, StreamsBuilder
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
 
@@ -84,7 +84,7 @@ def test_a_requested_commit_happens_at_once(counting: Counting, admin: AdminClie
 
     def committed() -> int:
         asked = ConsumerGroupTopicPartitions(group, [TopicPartition(counting.source, n) for n in range(PARTITIONS)])
-        found = admin.list_consumer_group_offsets([asked])[group].result(30).topic_partitions
+        found = admin.list_consumer_group_offsets([asked])[group].result(PATIENCE_SECONDS).topic_partitions
         return sum(max(partition.offset, 0) for partition in found or ())
 
     with KafkaStreams(committing(counting.source), config) as streams:

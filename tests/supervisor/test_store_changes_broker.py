@@ -361,7 +361,7 @@ def test_a_subscriber_that_is_cut_sees_each_committed_value_once(
             eventually(writer.is_logged, "everything is committed")
             logged = latest.logged()
             of_one = [record for record in logged if record.key == "key-07"]
-            eventually(lambda: not whole.faults(logged) and not one.faults(of_one), lambda: whole.faults(logged), 60)
+            eventually(lambda: not whole.faults(logged) and not one.faults(of_one), lambda: whole.faults(logged))
             for one_visitor in (visitor, of_prefix):
                 one_visitor.__exit__()
                 assert not one_visitor.faults(latest.logged())
@@ -402,7 +402,7 @@ def test_a_subscriber_continues_at_another_host_and_after_a_restart(latest: Late
             writer.__exit__()
             eventually(writer.is_logged, "everything is committed")
             logged = latest.logged()
-            eventually(lambda: not follower.faults(logged), lambda: follower.faults(logged), 60)
+            eventually(lambda: not follower.faults(logged), lambda: follower.faults(logged))
 
 
 def nothing_is_held() -> None:

@@ -234,7 +234,7 @@ class Application:
     def settings_of(self, name: str) -> Mapping[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, f"{self.id}-{name}")
         (future,) = self.admin.describe_configs([resource]).values()
-        return {key: entry.value for key, entry in future.result(10).items()}
+        return {key: entry.value for key, entry in future.result(PATIENCE_SECONDS).items()}
 
 
 @pytest.fixture
@@ -297,7 +297,7 @@ def test_the_error_names_a_missing_source_topic_which_is_not_created(
 def test_the_error_for_an_internal_topic_with_a_wrong_partition_count_says_what_to_do(application: Application) -> None:
     application.make_ready()
     name = f"{application.id}-counts-changelog"
-    application.admin.create_partitions([NewPartitions(name, 5)])[name].result(10)
+    application.admin.create_partitions([NewPartitions(name, 5)])[name].result(PATIENCE_SECONDS)
     wait_for_partitions(application.admin, name, 5)
     with pytest.raises(StreamsError, match=rf"{name} has invalid partitions: expected: 3; actual: 5.*`penstock reset"):
         application.make_ready()

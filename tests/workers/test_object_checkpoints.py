@@ -280,7 +280,7 @@ def test_a_standby_task_begins_with_a_checkpoint(place: Place, cluster: DirectKa
         standby.step()
         return TASK in standby.task_manager.standby.running
 
-    eventually(follows, lambda: (standby.state, standby.task_manager.all_tasks(), first.state, log()), 30)
+    eventually(follows, lambda: (standby.state, standby.task_manager.all_tasks(), first.state, log()))
     assert "Loaded checkpoint" in log()
     assert standby.changelog_reader.total_updated == 0
     (store,) = standby.task_manager.standby.running[TASK].state_manager.stores.values()

@@ -167,7 +167,7 @@ def until_starts_at(admin: AdminClient, topic: str, records: int) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         earliest = admin.list_offsets({p: OffsetSpec.earliest() for p in partitions})  # type: ignore[no-untyped-call]
-        starts = [future.result(30).offset for future in earliest.values()]
+        starts = [future.result(PATIENCE_SECONDS).offset for future in earliest.values()]
         if sum(starts) == records:
             return
         assert time.monotonic() < deadline, starts

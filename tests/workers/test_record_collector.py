@@ -24,11 +24,11 @@ from penstock.workers.tasks.streams_producer import StreamsProducer
 from penstock.workers.thread.thread_status import dead_letters
 from tests.direct_kafka import DirectKafka
 from tests.manual_clock import ManualClock
+from tests.waiting import PATIENCE_SECONDS
 from tests.workers.direct_io import DirectAdmin
 
 TOPIC = "topic"
 TASK = records.TaskId(0, 1)
-WAIT_SECONDS = 10.0
 #: Records fail after this many ms, to keep the tests below fast.
 DELIVERY_TIMEOUT_MS = 200
 LOG = PrefixedLogger("penstock.test", "")
@@ -64,12 +64,12 @@ class Mock:
 
     def read(self, partition: int, count: int) -> list[Any]:
         """Return the first records of a partition."""
-        broker = next(iter(self.clients[0].list_topics(timeout=WAIT_SECONDS).brokers.values()))
+        broker = next(iter(self.clients[0].list_topics(timeout=PATIENCE_SECONDS).brokers.values()))
         settings = {"bootstrap.servers": f"{broker.host}:{broker.port}", "group.id": "reader"}
         consumer = Consumer(settings, logger=LOG.logger)
         consumer.assign([TopicPartition(TOPIC, partition, 0)])
         try:
-            return consumer.consume(count, WAIT_SECONDS)
+            return consumer.consume(count, PATIENCE_SECONDS)
         finally:
             consumer.close()
 

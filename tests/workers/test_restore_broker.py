@@ -306,7 +306,7 @@ def test_a_changelog_with_deleted_records_is_restored_from_the_remaining_ones(
     ends = {number: changelog_end(app, number) for number in range(PARTITIONS)}
     deleted = app.admin.delete_records([TopicPartition(app.changelog, p, end - 10) for p, end in ends.items()])
     for future in deleted.values():
-        future.result(30)
+        future.result(PATIENCE_SECONDS)
     with app.streams() as second:
         second.start()
         eventually(lambda: all_running(second, PARTITIONS), "all tasks run again")

@@ -7,7 +7,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.group.assignment.streams_settings import GROUP_SETTINGS, group_settings
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
 
@@ -29,12 +29,12 @@ def test_the_broker_takes_the_settings_of_the_command(admin: AdminClient, applic
         for name, value in settings.items()
     ]
     resource = ConfigResource(ResourceType.GROUP, application_id, incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
     asked = ConfigResource(ResourceType.GROUP, application_id)
     wanted = {name: value.strip("[]") for name, value in settings.items()}
 
     def found() -> dict[str, str]:
-        entries = admin.describe_configs([asked])[asked].result(30)
+        entries = admin.describe_configs([asked])[asked].result(PATIENCE_SECONDS)
         return {name: entries[name].value for name in wanted if name in entries}
 
-    eventually(lambda: found() == wanted, lambda: f"{found()}, wanted {wanted}", 60)
+    eventually(lambda: found() == wanted, lambda: f"{found()}, wanted {wanted}")
