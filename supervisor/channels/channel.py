@@ -11,6 +11,7 @@ import pickle
 import select
 import struct
 import sys
+import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,12 +23,15 @@ READ_BYTES = 256 * 1024
 class Channel:
     """One end of a duplex pipe. The messages are pickled, and come only from our own process tree.
 
+    Any thread may send, and close it; one receives.
+
     blocking: ``receive`` waits for at least one message (the process's end), otherwise it returns the arrived ones.
     """
 
     def __init__(self, connection: Connection[object, object], *, blocking: bool) -> None:
         self._connection = connection
         self._buffer = bytearray()
+        self._sending = threading.Lock()
         os.set_blocking(connection.fileno(), blocking)
 
     def fileno(self) -> int:
@@ -36,7 +40,8 @@ class Channel:
 
     def close(self) -> None:
         """Close this end; the other one gets EOFError."""
-        self._connection.close()
+        with self._sending:
+            self._connection.close()
 
     def send(self, message: object) -> None:
         """Send a message, waiting as long as the pipe is full; raises OSError if the other end is closed."""
@@ -57,13 +62,14 @@ class Channel:
         if len(data) > at_most:
             return False
         rest = memoryview(_LENGTH.pack(len(data)) + data)
-        writable = select.poll()
-        writable.register(self.fileno(), select.POLLOUT)
-        while rest:
-            if not writable.poll(timeout_ms):
-                return False
-            rest = rest[os.write(self.fileno(), rest) :]
-            timeout_ms = None  # a partly sent message is completed
+        with self._sending:
+            writable = select.poll()
+            writable.register(self.fileno(), select.POLLOUT)
+            while rest:
+                if not writable.poll(timeout_ms):
+                    return False
+                rest = rest[os.write(self.fileno(), rest) :]
+                timeout_ms = None  # a partly sent message is completed
         return True
 
     def receive(self) -> list[Any]:
