@@ -324,8 +324,6 @@ def numbered(command: T, number: int) -> T:
 
 #: Commands that change nothing.
 READS = (Query, ReadStore, DescribeColumns, ReadScan, DescribeChangelog, ShowChanges, AnswerRequest)
-#: Commands that do not wait for the end of a poll: a user waits for them.
-URGENT = (*READS, Shutdown, HoldAtCommit, EndHold, LimitInput)
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,8 +562,8 @@ class ThreadControl(Protocol):
     def poll_commands(self) -> list[Command]:
         """Return the commands that have arrived since the last call."""
 
-    def wakes_by(self, wake: Callable[[], None]) -> None:
-        """From now on call wake when an urgent command arrives. wake: thread-safe."""
+    def watched_by(self, watch: Callable[[int], None]) -> None:
+        """Call watch with a descriptor that is readable while a command waits; not at all if there is none."""
 
     def report(self, report: Report) -> None:
         """Send a report."""
