@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from typing_extensions import override
+
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import EventLoopError, StreamsError
 from penstock.topology.query.isolation_level import IsolationLevel
@@ -158,6 +160,11 @@ class ReadStore:
     columns: bytes | None = None
     scan: int = 0
     changelog: bool = False
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the arguments, in half the time of a dataclass, because reads are many."""
+        return type(self), (self.id, *_FIELDS_BUT_ID[ReadStore](self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,6 +454,11 @@ class CommandResult:
     value: Any = None
     error: str | None = None
     kind: type[StreamsError] = StreamsError
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the arguments; see ReadStore. To find a class takes as long as a row."""
+        return type(self), (self.id, self.value) if self.error is None else (self.id, self.value, self.error, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
