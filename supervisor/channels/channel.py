@@ -45,7 +45,7 @@ class Channel:
 
     def send(self, message: object) -> None:
         """Send a message, waiting as long as the pipe is full; raises OSError if the other end is closed."""
-        self._write(message, timeout_ms=None)
+        self._write(message, waits=True)
 
     def offer(self, message: object, at_most: int = sys.maxsize) -> bool:
         """Send a small message without waiting; False if the other end does not read or is closed.
@@ -53,23 +53,26 @@ class Channel:
         at_most: in bytes; False for a larger message.
         """
         try:
-            return self._write(message, timeout_ms=0, at_most=at_most)
+            return self._write(message, waits=False, at_most=at_most)
         except OSError:
             return False
 
-    def _write(self, message: object, timeout_ms: int | None, at_most: int = sys.maxsize) -> bool:
+    def _write(self, message: object, waits: bool, at_most: int = sys.maxsize) -> bool:
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         if len(data) > at_most:
             return False
         rest = memoryview(_LENGTH.pack(len(data)) + data)
         with self._sending:
-            writable = select.poll()
-            writable.register(self.fileno(), select.POLLOUT)
             while rest:
-                if not writable.poll(timeout_ms):
-                    return False
-                rest = rest[os.write(self.fileno(), rest) :]
-                timeout_ms = None  # a partly sent message is completed
+                try:
+                    rest = rest[os.write(self.fileno(), rest) :]
+                    waits = True  # a partly sent message is completed
+                except BlockingIOError:
+                    if not waits:
+                        return False
+                    writable = select.poll()
+                    writable.register(self, select.POLLOUT)
+                    writable.poll()
         return True
 
     def receive(self) -> list[Any]:
