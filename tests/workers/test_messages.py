@@ -21,7 +21,7 @@ ROW = Row(b"a", b'{"key":"a","value":42}', "0_0")
     "message",
     [
         ReadStore(1, "counts"),
-        ReadStore(2, "counts", "a", limit=3, isolation=IsolationLevel.READ_COMMITTED, at_least=POSITION, changelog=True),
+        ReadStore(2, "counts", "a", isolation=IsolationLevel.READ_COMMITTED, at_least=POSITION, changelog=True),
         CommandResult(3),
         CommandResult(4, (ROW,)),
         CommandResult(5, error="not yet", kind=InvalidStateStoreError),
