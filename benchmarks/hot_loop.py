@@ -69,7 +69,7 @@ class Watch:
         commands, self._commands = self._commands, []
         return commands
 
-    def wakes_by(self, wake: Callable[[], None]) -> None:
+    def watched_by(self, watch: Callable[[int], None]) -> None:
         """Ignore it: there are no commands."""
 
     def report(self, report: Report) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import multiprocessing
+import os
 import selectors
 import signal
 import socket
@@ -46,6 +47,8 @@ PERCENTILES = (50, 99)
 CONNECTIONS = 8
 ARROW = "application/vnd.apache.arrow.stream"
 SCAN_SECONDS = 600.0
+#: Added to the niceness of the process that sends the point reads: a user's clients run on other hosts.
+NICENESS = 10
 console = Console(stderr=True)
 
 
@@ -98,6 +101,7 @@ def read_points(port: int, rate: int, parent: Connection) -> None:
     One process, because each connection's own would take more CPU time than the application.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICENESS)
     readers = [PointReader(port) for _ in range(CONNECTIONS)]
     idle, asked, begin = deque(readers), 0, time.monotonic()
     with selectors.DefaultSelector() as selector:

@@ -107,7 +107,7 @@ class Supervisor:
         self._guard = HangGuard(config, self._log)
         self.threads = StreamThreads(self._slots, client_id, self.states, self._stop, self._now, self._log)
         self.memory = MemoryGuard(config, host_bytes(), self.threads.restart, self._log)
-        self.queries = Queries(config["application.server"])
+        self.queries = Queries(config["application.server"], self._slots, self._now)
         self.restore_listeners = RestoreListeners(self._log)
         spec = WorkerSpec(NO_SLOT, client_id, process_id, config["num.stream.threads"], config, topology)
         note, listeners = self.errors.note_record, self.restore_listeners
@@ -129,6 +129,8 @@ class Supervisor:
     def start(self) -> None:
         """Start the loop and with it the stream threads."""
         self.states.transition_to(ApplicationState.REBALANCING)
+        for number in range(1, self._config["num.stream.threads"] + 1):
+            self._slots[number] = Slot(number, start_at=self._now())
         self._thread.start()
 
     def join(self, timeout: float | None = None) -> bool:
@@ -232,7 +234,10 @@ class Supervisor:
 
     def wait_until_heard(self, timeout: float | None) -> None:
         """Wait until all stream threads have executed earlier commands; raises TimeoutError after timeout (s)."""
-        self.query("", "", (), timeout)  # they respond in order
+        answers = Answers()
+        question = partial(Query, store="", method="")  # they respond in order
+        self._inbox.put(partial(self.queries.ask, question, answers))  # behind commands that are to be sent
+        self._wait_for_answers(answers, timeout)
 
     def query(
         self, store: str, method: str, arguments: tuple[object, ...], timeout: float | None
@@ -246,7 +251,7 @@ class Supervisor:
         results = self.ask(partial(numbered, query), answers, timeout)
         found = {task for result in results for task in result.value or ()}
         if found & answers.away:
-            self._inbox.put(partial(self.queries.return_to, found))
+            self.queries.return_to(found)
         if query.stale or not (answers.has_gaps or (query.partition is None and others_of(found, answers.away))):
             return results
         error = "a stream thread was replaced or removed, and its tasks are away for a moment; try again"
@@ -254,20 +259,14 @@ class Supervisor:
 
     def ask(self, question: Question, answers: Answers, timeout: float | None) -> list[CommandResult]:
         """Query all stream threads and return their responses; see Answers. Raises TimeoutError after timeout (s)."""
-        self.begin_to_ask(question, answers)
+        self.queries.ask(question, answers)
+        return self._wait_for_answers(answers, timeout)
+
+    def _wait_for_answers(self, answers: Answers, timeout: float | None) -> list[CommandResult]:
         try:
             return self.wait_for(answers.done, timeout) or []
         finally:
             answers.done.cancel()
-
-    def begin_to_ask(self, question: Question, answers: Answers) -> None:
-        """Query all stream threads. The caller waits for answers.done, which is never set if the loop has ended."""
-
-        def send() -> None:
-            answers.has_gaps = any(slot.worker is None and not slot.is_new for slot in self._slots.values())
-            self.queries.ask(self._workers(), question, answers, self._now())
-
-        self._inbox.put(send)
 
     # -- the loop
 
@@ -275,8 +274,6 @@ class Supervisor:
         try:
             resource_tracker.ensure_running()  # it would unblock signals in this thread if the first spawn started it
             signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
-            for number in range(1, self._config["num.stream.threads"] + 1):
-                self._slots[number] = Slot(number, start_at=self._now())
             while self._slots or not self._stopping:
                 self._turn()
         except BaseException as error:  # noqa: BLE001  logged; it must not leave processes behind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from penstock.clients.throttle import Health
 from penstock.topology.records import TopicPartition
@@ -49,6 +49,9 @@ class ReaderPositions:
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         self.paused.update(partitions)
+
+    def watch(self, descriptor: int, serve: Callable[[], bool]) -> None:
+        self.serve = serve  # fetch() does not wait, so it need not call it
 
     def wake(self) -> None:
         self.woken.set()  # fetch() does not block, so it need not check

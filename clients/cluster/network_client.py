@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import selectors
 import socket
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -50,6 +51,9 @@ class NetworkClient(Generic[R]):
         for end in (self._woken, self._waker):
             end.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
+        self._watched: int | None = None
+        #: Whether the descriptor of watch() has ended the last wait().
+        self.is_called = False
         self.leaders = LeaderTable(self.brokers, self.settings, self.wake)
         self._links: dict[int, BrokerLink[R]] = {}
         #: Everything that the client repeats.
@@ -68,6 +72,24 @@ class NetworkClient(Generic[R]):
             self._waker.send(b"\0")
         except OSError:  # the socket is full, and the waiting thread will wake up anyway; or closed, and none waits
             return
+
+    def watch(self, descriptor: int) -> None:
+        """From now on also end wait() when a descriptor is readable."""
+        self._selector.register(descriptor, selectors.EVENT_READ)
+        self._watched = descriptor
+
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """Do not end wait() for the descriptor of watch() during the block."""
+        watched = self._watched
+        if watched is None:
+            yield
+            return
+        self._selector.unregister(watched)
+        try:
+            yield
+        finally:
+            self._selector.register(watched, selectors.EVENT_READ)
 
     def link(self, node: int) -> BrokerLink[R]:
         """Return the link to a broker."""
@@ -129,10 +151,12 @@ class NetworkClient(Generic[R]):
         """Wait until data arrives, something is due, or until_ms."""
         due = (self.leaders.next_at(), *(link.next_at(now_ms) for link in self._links.values()))
         until = min((until_ms, *(at for at in due if at is not None)))
-        for key, _ in self._selector.select(max(until - now_ms, 1) / 1000):
-            if key.fileobj is self._woken:
-                self._woken.recv(1024)
-        self.has_changed = True
+        ready = [key.fileobj for key, _ in self._selector.select(max(until - now_ms, 1) / 1000)]
+        if self._woken in ready:
+            self._woken.recv(1024)
+        self.is_called = self._watched in ready
+        if not self.is_called or len(ready) > 1:
+            self.has_changed = True
 
     def note_pause(self, ms: int) -> None:
         """Count a pause of the caller, which the times passed to other methods exclude."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import select
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import groupby
@@ -36,6 +37,8 @@ class LibrdkafkaReader(Reader):
         self._files = files  # that it was created with, None if they are unknown
         self._topics: set[str] = set()  # ever assigned: messages of an unassigned topic may still be in flight
         self._woken = threading.Event()
+        self._watched = select.poll()
+        self._serve: Callable[[], bool] = lambda: False  # see watch()
         self._poll_seconds = math.inf  # of one poll
 
     @override
@@ -94,7 +97,7 @@ class LibrdkafkaReader(Reader):
         # consume() waits for all requested records, poll() for one; together they behave like Kafka's Consumer.poll,
         # which returns as soon as there are records.
         messages: list[Any] = self._consumer.consume(max_records, 0)
-        while not messages and timeout_seconds > 0 and not self._woken.is_set():
+        while not messages and timeout_seconds > 0 and not self._woken.is_set() and not self._is_called():
             first = self._consumer.poll(min(timeout_seconds, self._poll_seconds))
             timeout_seconds -= self._poll_seconds
             if first is not None:
@@ -107,6 +110,19 @@ class LibrdkafkaReader(Reader):
         """The first call may take effect late."""
         self._poll_seconds = WAKE_CHECK_SECONDS
         self._woken.set()
+
+    @override
+    def watch(self, descriptor: int, serve: Callable[[], bool]) -> None:
+        """It is first noticed late, as wake() is."""
+        self._watched.register(descriptor, select.POLLIN)
+        self._serve = serve
+
+    def _is_called(self) -> bool:
+        """Serve the watched descriptor, if it is readable. Returns whether that ends the wait."""
+        if not self._watched.poll(0):
+            return False
+        self._poll_seconds = WAKE_CHECK_SECONDS
+        return not self._serve()
 
     @override
     def read_ahead(self, until: Future[Any]) -> None:

@@ -7,7 +7,7 @@ the previous one are processed. docs/clients.md describes when requests are sent
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -80,6 +80,7 @@ class Fetcher(Reader):
         self._events: list[ReaderEvent] = []  # of the client
         self._ask_at = 0  # in ms: when to check for requests to send, even if nothing happens before
         self._woken = False
+        self._serve: Callable[[], bool] = lambda: False  # see watch()
 
     @override
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -135,8 +136,14 @@ class Fetcher(Reader):
             if any(found) or now >= deadline or self._woken:
                 self._woken = False  # before the caller checks why it was woken
                 return found
-            self._wait(now, deadline)
+            if not self._wait(now, deadline):
+                return found
             now = self._clock.monotonic_ms()
+
+    @override
+    def watch(self, descriptor: int, serve: Callable[[], bool]) -> None:
+        self._serve = serve
+        self._network.watch(descriptor)
 
     @override
     def wake(self) -> None:
@@ -149,7 +156,7 @@ class Fetcher(Reader):
         self._network.wake_when(until)
         now = self._clock.monotonic_ms()
         deadline = now + READ_AHEAD_MS
-        with suppress(StreamsError):  # the next fetch() raises it too
+        with suppress(StreamsError), self._network.unwatched():  # the next fetch() raises it too
             while not until.done() and now < deadline:
                 self._advance(now)
                 self._maybe_ask(now)
@@ -170,10 +177,18 @@ class Fetcher(Reader):
             self._events.clear()
         return records, events
 
-    def _wait(self, now: int, deadline: int) -> None:
+    def _wait(self, now: int, deadline: int) -> bool:
+        """Wait for responses, or until something is due. Returns False if what serves a descriptor ends the wait."""
         until = min((deadline, *self._retries(now)))
-        self._clock.begin_wait(until - now)
-        self._network.wait(now, until)
+        while now < until:
+            self._clock.begin_wait(until - now)
+            self._network.wait(now, until)
+            if self._network.is_called and not self._serve():
+                return False
+            if self._network.has_changed:
+                break
+            now = self._clock.monotonic_ms()
+        return True
 
     def _note_pause(self, ms: int) -> None:
         self._network.note_pause(ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
@@ -66,6 +66,12 @@ class Reader(Protocol):
 
     def wake(self) -> None:
         """Make a blocked fetch() return, or the next one not block. Thread-safe."""
+
+    def watch(self, descriptor: int, serve: Callable[[], bool]) -> None:
+        """From now on call serve while fetch() waits, when a descriptor is readable.
+
+        serve: takes what is readable; False ends the wait.
+        """
 
     def read_ahead(self, until: Future[Any]) -> None:
         """Receive records into the buffer until a future is done.

@@ -11,6 +11,7 @@ import pickle
 import select
 import struct
 import sys
+import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,12 +23,15 @@ READ_BYTES = 256 * 1024
 class Channel:
     """One end of a duplex pipe. The messages are pickled, and come only from our own process tree.
 
+    Any thread may send, and close it; one receives.
+
     blocking: ``receive`` waits for at least one message (the process's end), otherwise it returns the arrived ones.
     """
 
     def __init__(self, connection: Connection[object, object], *, blocking: bool) -> None:
         self._connection = connection
         self._buffer = bytearray()
+        self._sending = threading.Lock()
         os.set_blocking(connection.fileno(), blocking)
 
     def fileno(self) -> int:
@@ -36,11 +40,12 @@ class Channel:
 
     def close(self) -> None:
         """Close this end; the other one gets EOFError."""
-        self._connection.close()
+        with self._sending:
+            self._connection.close()
 
     def send(self, message: object) -> None:
         """Send a message, waiting as long as the pipe is full; raises OSError if the other end is closed."""
-        self._write(message, timeout_ms=None)
+        self._write(message, waits=True)
 
     def offer(self, message: object, at_most: int = sys.maxsize) -> bool:
         """Send a small message without waiting; False if the other end does not read or is closed.
@@ -48,22 +53,26 @@ class Channel:
         at_most: in bytes; False for a larger message.
         """
         try:
-            return self._write(message, timeout_ms=0, at_most=at_most)
+            return self._write(message, waits=False, at_most=at_most)
         except OSError:
             return False
 
-    def _write(self, message: object, timeout_ms: int | None, at_most: int = sys.maxsize) -> bool:
+    def _write(self, message: object, waits: bool, at_most: int = sys.maxsize) -> bool:
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         if len(data) > at_most:
             return False
         rest = memoryview(_LENGTH.pack(len(data)) + data)
-        writable = select.poll()
-        writable.register(self.fileno(), select.POLLOUT)
-        while rest:
-            if not writable.poll(timeout_ms):
-                return False
-            rest = rest[os.write(self.fileno(), rest) :]
-            timeout_ms = None  # a partly sent message is completed
+        with self._sending:
+            while rest:
+                try:
+                    rest = rest[os.write(self.fileno(), rest) :]
+                    waits = True  # a partly sent message is completed
+                except BlockingIOError:
+                    if not waits:
+                        return False
+                    writable = select.poll()
+                    writable.register(self, select.POLLOUT)
+                    writable.poll()
         return True
 
     def receive(self) -> list[Any]:

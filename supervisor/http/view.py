@@ -76,7 +76,7 @@ class HttpView:
         async def done(step: Step) -> object:
             if not isinstance(step, Asking):
                 return await to_thread.run_sync(step)
-            self._supervisor.begin_to_ask(*step)
+            self._supervisor.queries.ask(*step)
             try:
                 async with asyncio.timeout(timeout):
                     return await asyncio.wrap_future(step.answers.done)

@@ -98,6 +98,8 @@ class Worker:
         self.control = control
         self.state = StreamThreadState.CREATED
         self.status = Status(self.state.name)
+        #: The ids of its active tasks, as of its last report.
+        self.active_tasks: frozenset[str] = frozenset()
         self.records_per_second = 0.0
         self.failure: Failed | None = None
         #: The stalled partition for which the process has closed itself.
@@ -163,11 +165,6 @@ class Worker:
         return self._process.pid
 
     @property
-    def active_tasks(self) -> frozenset[str]:
-        """The ids of its active tasks, as of its last report."""
-        return frozenset(task.task_id for task in self.status.tasks if task.kind == "active")
-
-    @property
     def is_behind(self) -> bool:
         """True if there is work for more than a second."""
         return self.status.lag > max(FEW_RECORDS, self.records_per_second)
@@ -209,6 +206,7 @@ class Worker:
                     self.records_per_second = done * 1000 / (now - self._last_status)
                 self._last_status = now
                 self.status = report
+                self.active_tasks = frozenset(task.task_id for task in report.tasks if task.kind == "active")
             case Failed():
                 self.failure, self.failed_at = report, now
             case ProcessStarted():

@@ -9,6 +9,7 @@ import io
 import logging
 import multiprocessing
 import os
+import select
 import signal
 import sys
 import threading
@@ -26,7 +27,6 @@ from penstock.kernel.buffers import keep_buffers
 from penstock.topology.errors import ConfigError, HandedOverError, LostOffsetsError, PenstockError
 from penstock.topology.shadowing import ShadowedModuleError
 from penstock.workers.control.messages import (
-    URGENT,
     Command,
     CommandResult,
     Failed,
@@ -48,6 +48,8 @@ from ..source.topology_source import TopologyLoadError, TopologySource
 PR_SET_PDEATHSIG = 1
 #: Time limit for the last reports of an ending process; the supervisor reads them at once.
 FLUSH_SECONDS = 5.0
+#: How long the stream thread may not look for commands before another thread receives them, in seconds.
+AWAY_SECONDS = 1.0
 #: A result of a query is written at once up to this many bytes: a pipe that accepts anything has room for them.
 AT_ONCE_BYTES = 16 << 10
 
@@ -158,17 +160,21 @@ class ProcessEnds(NamedTuple):
 
 
 class PipeControl:
-    """ThreadControl over the pipe. Two threads wait for the pipe, so that the stream thread never does.
+    """ThreadControl over the pipe. The stream thread never waits for a full pipe, and the supervisor hardly does.
 
-    A result of a query is written at once if the pipe has room: to wake the writer takes longer than to write.
+    The stream thread itself receives commands and writes results of queries, if the pipe has room for them: to wake
+    another thread for a read takes longer than the read. One thread writes everything else. Another one receives
+    before the stream thread does, and while it is busy for long: then the pipe does not fill up, and the end of the
+    supervisor is noticed.
     """
 
     def __init__(self, channel: Channel) -> None:
         self.failed = False
         self._channel = channel
-        self._wake: Callable[[], None] = lambda: None
         self._commands: SimpleQueue[Command | TakeOver] = SimpleQueue()  # its put may interrupt its get: see SIGTERM
         self._reports: SimpleQueue[Report | SpareReady | None] = SimpleQueue()
+        self._polls = 0
+        self._receiving = threading.Lock()
         self._sending = threading.Lock()
         self._enqueued = 0  # messages that the writer has not sent yet
         self._writer = threading.Thread(target=self._write, name="supervisor-writer", daemon=True)
@@ -178,12 +184,14 @@ class PipeControl:
 
     def poll_commands(self) -> list[Command]:
         """Return the commands that have arrived since the last call."""
+        self._polls += 1
+        self._receive()
         found = [self._commands.get() for _ in range(self._commands.qsize())]
         return [command for command in found if not isinstance(command, TakeOver)]
 
-    def wakes_by(self, wake: Callable[[], None]) -> None:
-        """Call this when an urgent command arrives."""
-        self._wake = wake
+    def watched_by(self, watch: Callable[[int], None]) -> None:
+        """Pass on the descriptor of the pipe."""
+        watch(self._channel.fileno())
 
     def wait_for_command(self) -> Command | TakeOver:
         """Wait for a command and return it."""
@@ -224,15 +232,26 @@ class PipeControl:
             with self._sending:
                 self._enqueued -= 1
 
-    def _read(self) -> None:
-        while True:
-            try:
+    def _receive(self) -> None:
+        try:
+            with self._receiving:  # the order of the commands
                 for command in self._channel.receive():
                     self._commands.put(command)
-                    if isinstance(command, URGENT):
-                        self._wake()
-            except (EOFError, OSError):
-                os._exit(WorkerExitCode.ORPHANED)
+        except (EOFError, OSError):
+            os._exit(WorkerExitCode.ORPHANED)
+
+    def _read(self) -> None:
+        readable = select.poll()
+        readable.register(self._channel, select.POLLIN)
+        away = 0  # the number of polls after which the stream thread does something else
+        while True:
+            readable.poll()
+            polls = self._polls
+            if polls != away:
+                time.sleep(AWAY_SECONDS)
+            if polls == self._polls:
+                away = polls
+                self._receive()
 
 
 def main(target: WorkerTarget, spec_bytes: bytes, ends: ProcessEnds, supervisor_pid: int) -> None:
@@ -242,7 +261,7 @@ def main(target: WorkerTarget, spec_bytes: bytes, ends: ProcessEnds, supervisor_
     faulthandler.enable(file=2, all_threads=True)  # SIGABRT from the supervisor leaves all stacks
     _die_with(supervisor_pid)
     keep_buffers()  # before there are other threads
-    channel = Channel(ends.control, blocking=True)
+    channel = Channel(ends.control, blocking=False)
     channel.send(ProcessStarted())
     control = PipeControl(channel)
     _handle_signals(control)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from penstock.workers.control.messages import Command, CommandResult, HostsChanged
 from penstock.workers.group.streams_metadata import StreamsMetadataState
 
+from ..processes.slot import Slot
 from ..processes.worker import Worker
 
 #: Creates a command from the id for its responses.
@@ -40,36 +42,52 @@ class _Pending:
 
 
 class Queries:
-    """The open queries. Only the supervisor's thread may use it, but any thread may read metadata.
+    """The open queries. Any thread may ask; the supervisor's loop passes on what the stream threads report.
 
-    metadata: the hosts of all parts of the state.
+    slots: those of the stream threads, which the supervisor's loop changes. now: returns its monotonic ms. metadata:
+    the hosts of all parts of the state.
     """
 
-    def __init__(self, application_server: str) -> None:
+    def __init__(self, application_server: str, slots: Mapping[int, Slot], now: Callable[[], int]) -> None:
         self.metadata = StreamsMetadataState(application_server)
+        self._slots = slots
+        self._now = now
+        self._lock = threading.Lock()
         self._away: dict[str, int] = {}
         self._pending: dict[int, _Pending] = {}
         self._next_id = 0
 
     def leave(self, tasks: Iterable[str], until_ms: int) -> None:
         """Note the active tasks of a stream thread that was removed; at the latest then, another host has them."""
-        self._away |= dict.fromkeys(tasks, until_ms)
+        with self._lock:
+            self._away |= dict.fromkeys(tasks, until_ms)
 
     def return_to(self, tasks: Iterable[str] | None) -> None:
         """Note that other stream threads have these tasks; None: an assignment since has settled all."""
-        for task in [*self._away] if tasks is None else tasks:
-            self._away.pop(task, None)
+        with self._lock:
+            for task in [*self._away] if tasks is None else tasks:
+                self._away.pop(task, None)
 
-    def ask(self, workers: Collection[Worker], question: Question, answers: Answers, now_ms: int) -> None:
-        """Send a query to all; see Answers."""
-        answers.away = frozenset(task for task, until_ms in self._away.items() if now_ms < until_ms)
-        self._next_id += 1
-        command = question(self._next_id)
+    def ask(self, question: Question, answers: Answers) -> None:
+        """Send a query to all stream threads, in the calling thread; see Answers.
+
+        An ended process leaves its slot before on_gone(), so a query either does not reach it or is settled there.
+        """
+        with self._lock:
+            slots = [(slot, slot.worker) for slot in [*self._slots.values()]]
+            workers = [worker for _, worker in slots if worker is not None]
+            answers.has_gaps = any(worker is None and not slot.is_new for slot, worker in slots)
+            now_ms = self._now()
+            answers.away = frozenset(task for task, until_ms in self._away.items() if now_ms < until_ms)
+            self._next_id += 1
+            self._ask(workers, question(self._next_id), answers)
+
+    def _ask(self, workers: list[Worker], command: Command, answers: Answers) -> None:
         if answers.task is not None:
             workers = [worker for worker in workers if answers.task in worker.active_tasks]
         if answers.of_any:
             first = self._next_id % max(len(workers), 1)
-            workers = [*workers][first:] + [*workers][:first]
+            workers = workers[first:] + workers[:first]
             reached = next((worker for worker in workers if worker.send(command)), None)
             asked = set() if reached is None else {reached.spec.slot}
         else:
@@ -83,7 +101,8 @@ class Queries:
         if isinstance(report, HostsChanged):
             self.metadata.on_change(report)
         else:
-            self._on_result(worker, report)
+            with self._lock:
+                self._on_result(worker, report)
 
     def _on_result(self, worker: Worker, result: CommandResult) -> None:
         pending = self._pending.get(result.id)
@@ -96,10 +115,11 @@ class Queries:
 
     def on_gone(self, worker: Worker) -> None:
         """Stop waiting for this stream thread: its process has ended."""
-        for query_id, pending in list(self._pending.items()):
-            pending.answers.has_gaps |= worker.spec.slot in pending.waiting
-            pending.waiting.discard(worker.spec.slot)
-            self._settle(query_id)
+        with self._lock:
+            for query_id, pending in list(self._pending.items()):
+                pending.answers.has_gaps |= worker.spec.slot in pending.waiting
+                pending.waiting.discard(worker.spec.slot)
+                self._settle(query_id)
 
     def _settle(self, query_id: int) -> None:
         pending = self._pending[query_id]

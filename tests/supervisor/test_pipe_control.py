@@ -1,4 +1,4 @@
-"""Reports of a stream thread to the supervisor: in order, and without a wait for a supervisor that does not read."""
+"""Reports and commands of a stream thread: in order, and without a wait for the end that does not read."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.supervisor.channels.channel import Channel
+from penstock.supervisor.processes import worker_process
 from penstock.supervisor.processes.worker_process import AT_ONCE_BYTES, PipeControl
-from penstock.workers.control.messages import ApplicationShutdownRequested, CommandResult, Report
+from penstock.workers.control.messages import (
+    ApplicationShutdownRequested,
+    Command,
+    CommandResult,
+    Query,
+    Report,
+    Resume,
+)
 
 SECONDS = 60.0
 #: A PipeControl ends its process when the other end is closed, so no test may.
@@ -22,7 +30,7 @@ OPEN: list[Channel] = []
 def ends() -> Iterator[tuple[PipeControl, Channel]]:
     """Yield the stream thread's end of a pipe, and the supervisor's."""
     here, there = multiprocessing.Pipe()
-    control, supervisor = PipeControl(Channel(here, blocking=True)), Channel(there, blocking=True)
+    control, supervisor = PipeControl(Channel(here, blocking=False)), Channel(there, blocking=True)
     OPEN.append(supervisor)
     yield control, supervisor
     control.close()
@@ -66,3 +74,58 @@ def test_a_supervisor_that_does_not_read_stops_no_stream_thread(ends: tuple[Pipe
     sender.join(SECONDS)
     assert not sender.is_alive()
     assert received(supervisor, len(sent)) == sent
+
+
+def query(number: int, size: int) -> Query:
+    return Query(number, "counts", "get", (b"x" * size,))
+
+
+def test_a_stream_thread_receives_a_command_that_has_arrived_itself(ends: tuple[PipeControl, Channel]) -> None:
+    control, supervisor = ends
+    control.poll_commands()
+    for number in range(100):
+        supervisor.send(query(number, 10))
+        assert control.poll_commands() == [query(number, 10)]
+
+
+def test_commands_stay_in_order_whichever_thread_receives_them(
+    ends: tuple[PipeControl, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_process, "AWAY_SECONDS", 0.0)
+    control, supervisor = ends
+    chance = random.Random(0)
+    sent = [query(number, chance.choice((0, 10, 10_000, 300_000))) for number in range(1_000)]
+
+    def send() -> None:
+        for command in sent:
+            supervisor.send(command)
+
+    threading.Thread(target=send, daemon=True).start()
+    found: list[Command] = []
+    while len(found) < len(sent):
+        found += control.poll_commands()
+    assert found == sent
+
+
+@pytest.mark.parametrize("has_polled", [False, True], ids=["starting", "busy"])
+def test_a_stream_thread_that_takes_no_commands_stops_no_supervisor(
+    ends: tuple[PipeControl, Channel], has_polled: bool
+) -> None:
+    control, supervisor = ends
+    if has_polled:
+        supervisor.send(Resume())
+        assert control.poll_commands() == [Resume()]
+    sent = [query(number, 100_000) for number in range(100)]
+
+    def send() -> None:
+        for command in sent:
+            supervisor.send(command)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    sender.join(SECONDS)
+    assert not sender.is_alive()
+    found: list[Command] = []
+    while len(found) < len(sent):
+        found += control.poll_commands()
+    assert found == sent

@@ -31,15 +31,10 @@ ROWS = b'"position":{"in":{"0":41}},"rows":[{"key":"a","value":42}]}'
 LIMIT = 200
 
 
-class OneThread:
-    """The part of a supervisor that reads use: its stream thread answers at once."""
+class OneThread(Queries):
+    """The queries of a supervisor whose only stream thread answers at once."""
 
-    def __init__(self) -> None:
-        self.states = SimpleNamespace(state=ApplicationState.RUNNING)
-        self.queries = Queries("")
-        self.client_id = "app"
-
-    def begin_to_ask(self, question: Question, answers: Answers) -> None:
+    def ask(self, question: Question, answers: Answers) -> None:
         position = Position.from_map({"in": {0: 41}})
         rows = (Row(b"a", b'{"key":"a","value":42}', "0_0"),)
         read = StoreRead(
@@ -51,7 +46,10 @@ class OneThread:
 
 async def connected(loop: asyncio.AbstractEventLoop) -> socket.socket:
     """Return the client's end of a connection to a server with one store."""
-    supervisor: Any = OneThread()
+    queries = OneThread("", {}, lambda: 0)
+    supervisor: Any = SimpleNamespace(
+        states=SimpleNamespace(state=ApplicationState.RUNNING), queries=queries, client_id="app"
+    )
     administration: Any = SimpleNamespace(host_actions={})
     config = StreamsConfig({"application.id": "app", "bootstrap.servers": "unused:9092", "penstock.http.token": TOKEN})
     view = HttpView(supervisor, administration, config, HttpHosts(TOKEN))

@@ -33,7 +33,7 @@ class OneThread:
     def __init__(self, *tasks: str) -> None:
         self._tasks = tasks
         self.states = SimpleNamespace(state=ApplicationState.RUNNING)
-        self.queries = Queries(HERE)
+        self.queries = Queries(HERE, {}, lambda: 0)
         partitions = frozenset(TopicPartition("in", number) for number in range(3))
         self.queries.metadata.on_change(HostsChanged({HERE: partitions, THERE: partitions}, {}, {"counts": {"in": 3}}))
 

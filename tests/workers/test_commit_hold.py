@@ -136,7 +136,6 @@ def test_a_hold_does_not_wait_for_all_fetched_records(cluster: DirectKafka, appl
         seen.append(value)
         if len(seen) == 3:
             running.control.commands.append(HoldAtCommit(1, HOLD, LIMIT_MS))
-            running.control.wake()
         return value
 
     builder = StreamsBuilder()

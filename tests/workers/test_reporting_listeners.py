@@ -22,7 +22,7 @@ class Reports:
     def poll_commands(self) -> list[Command]:
         return []
 
-    def wakes_by(self, wake: Callable[[], None]) -> None:
+    def watched_by(self, watch: Callable[[int], None]) -> None:
         pass
 
     def report(self, report: Report) -> None:

@@ -55,7 +55,7 @@ class Runner:
         commands, self.commands = self.commands, []
         return commands
 
-    def wakes_by(self, wake: Callable[[], None]) -> None:
+    def watched_by(self, watch: Callable[[int], None]) -> None:
         pass
 
     def report(self, report: Report) -> None:

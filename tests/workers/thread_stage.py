@@ -29,14 +29,13 @@ class Control:
     def __init__(self) -> None:
         self.commands: list[Command] = []
         self.reports: list[Report] = []
-        self.wake: Callable[[], None] = lambda: None
 
     def poll_commands(self) -> list[Command]:
         commands, self.commands = self.commands, []
         return commands
 
-    def wakes_by(self, wake: Callable[[], None]) -> None:
-        self.wake = wake
+    def watched_by(self, watch: Callable[[int], None]) -> None:
+        watch(-1)
 
     def report(self, report: Report) -> None:
         self.reports.append(report)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from typing_extensions import override
 
@@ -82,6 +82,11 @@ class Position:
         return (
             ", ".join(f"{at.topic}-{at.partition}:{offset}" for at, offset in sorted(self.offsets.items())) or "empty"
         )
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the arguments, in half the time of a dataclass: each read of a store has a position."""
+        return type(self), (self.offsets,)
 
     @override
     def __hash__(self) -> int:

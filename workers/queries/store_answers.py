@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from typing_extensions import override
 
 from penstock.topology.query.position import Position
 from penstock.topology.query.state_query_result import FailureReason, QueryResult
@@ -67,6 +70,14 @@ class StoreRead:
     position: Position | None = None
     reader: int = 0
     changelog: Mapping[int, int] = field(default_factory=dict)
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the arguments, in half the time of a dataclass, because reads are many."""
+        return type(self), _values(self)
+
+
+_values: Callable[[StoreRead], tuple[Any, ...]] = attrgetter(*[each.name for each in fields(StoreRead)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ read by the membership (membership.GroupMembership).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -48,9 +48,6 @@ class PartitionConsumer:
         self._paused: set[TopicPartition] = set()
         self._limits = ReadLimits()
         self._invalid: dict[TopicPartition, str] = {}
-        self._woken = False
-        #: Whether the last poll() returned nothing: no record, no event, and no wake() has ended it.
-        self.found_nothing = False
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that are being read, including paused ones."""
@@ -143,7 +140,6 @@ class PartitionConsumer:
         if self._invalid:
             invalid, self._invalid = self._invalid, {}
             raise InvalidOffsetError(invalid, "; ".join(sorted(set(invalid.values()))))
-        self.found_nothing = False
         records = self._take_kept() or self._fetch(max_records, timeout_seconds)
         stopped = self._limits.cut(records, self._positions)
         if stopped:
@@ -161,8 +157,6 @@ class PartitionConsumer:
 
     def _fetch(self, max_records: int, timeout_seconds: float) -> Records:
         records, events = self._reader.fetch(max_records, timeout_seconds)
-        self.found_nothing = not (records or events or self._woken)
-        self._woken = False
         for event in events:
             self._handle(event)
         for partition in records.keys() - self._positions.keys():
@@ -179,14 +173,11 @@ class PartitionConsumer:
 
     def wake(self) -> None:
         """Make poll() return; see Reader.wake."""
-        self._woken = True
         self._reader.wake()
 
-    def interrupt(self) -> None:
-        """Make poll() return as wake() does, to a caller that knows why, and may continue to wait: see found_nothing.
-        Thread-safe.
-        """
-        self._reader.wake()
+    def watch(self, descriptor: int, serve: Callable[[], bool]) -> None:
+        """Call serve while poll() waits, when a descriptor is readable; see Reader.watch."""
+        self._reader.watch(descriptor, serve)
 
     def read_ahead(self, until: Future[Any]) -> None:
         """Fetch while another client waits for a response; see Reader.read_ahead."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.clients.log_context import listed
@@ -79,8 +80,7 @@ class StreamThread:
         self.hold = parts.hold
         self.input_limit = parts.input_limit
         self.commands = ThreadCommands(context.control, self, parts.answers, parts.telemetry)
-        self._is_called = self._is_interrupted = False
-        context.control.wakes_by(self._call)
+        context.control.watched_by(partial(self._consumer.watch, serve=self.commands.answer_reads))
         self._batches = BatchSizer()
         config = context.config
         self.poll_ms: int = config["poll.ms"]
@@ -109,19 +109,6 @@ class StreamThread:
     def is_running(self) -> bool:
         """Whether the thread is alive: starting, between assignments, or running."""
         return self.state.is_alive
-
-    def _call(self) -> None:
-        """Note that an urgent command waits; another thread calls this."""
-        self._is_called = self._is_interrupted = True
-        self._consumer.interrupt()
-
-    def _answer_reads(self) -> bool:
-        """Answer waiting reads. Returns False if another urgent command waits for the next iteration."""
-        self._is_called = False  # before: a command that arrives later calls again
-        if self.commands.answer_reads():
-            return True
-        self._is_called = True
-        return False
 
     # -- life
 
@@ -265,7 +252,6 @@ class StreamThread:
         """Run one iteration: commands, group, poll, restore, process, punctuate, commit, standby tasks, status."""
         self.time.advance()
         start_ms = self.time.now_ms
-        self._is_called = False
         self.commands.poll()
         self.input_limit.poll()
         self.group.poll()
@@ -332,23 +318,11 @@ class StreamThread:
         self._last_poll_ms = self.time.now_ms
         records: Records = {}
         try:
-            records = self._poll(poll_time_ms)
+            records = self._consumer.poll(self._poll_records, poll_time_ms / 1000)
         except InvalidOffsetError as error:
             self._parts.tasks.invalid_positions.add(error)
         self._parts.tasks.invalid_positions.reset()
         return records
-
-    def _poll(self, wait_ms: int) -> Records:
-        """Return the next batch. Reads that arrive meanwhile are answered without the rest of an iteration."""
-        deadline_ms = self._clock.monotonic_ms() + wait_ms
-        while True:
-            records = self._consumer.poll(self._poll_records, wait_ms / 1000)
-            if not (self._is_interrupted and self._consumer.found_nothing):
-                return records
-            self._is_interrupted = False
-            wait_ms = deadline_ms - self._clock.monotonic_ms()
-            if not self._answer_reads() or wait_ms <= 0:
-                return records
 
     def initialize_and_restore_phase(self) -> int:
         """Open new tasks and restore them for a bounded time. Returns the number of restored records."""
@@ -397,8 +371,8 @@ class StreamThread:
         """Process buffered records, with punctuation and commits in between. Returns the number of processed records.
 
         num_iterations follows Kafka Streams: it grows by one per round, and is halved after a punctuation or commit. It
-        is also halved, and this call ends, when half of max.poll.interval.ms has passed since the last poll. An urgent
-        command ends it, too, between two rounds, but reads are answered there.
+        is also halved, and this call ends, when half of max.poll.interval.ms has passed since the last poll. A command
+        ends it, too, between two rounds, but reads are answered there.
         """
         if self.paused or self.hold.is_active or self.state not in (_S.RUNNING, _S.PARTITIONS_ASSIGNED):
             return 0
@@ -414,7 +388,7 @@ class StreamThread:
             committed = self.maybe_commit()
             commit_ms += max(self.time.now_ms - before_ms, 0)
             self.status.count(processed, punctuated, max(committed, 0))
-            if not processed or (self._is_called and not self._answer_reads()):
+            if not processed or not self.commands.answer_reads():
                 break
             if self.time.now_ms - self._last_poll_ms > self._max_poll_interval_ms / 2:
                 self.num_iterations = max(self.num_iterations // 2, 1)
