@@ -514,37 +514,54 @@ cdef inline Py_ssize_t memory_of(const timed_row *row):
     return sizeof(timed_row) + OBJECT_BYTES + PyBytes_GET_SIZE(<bytes>row.data.object)
 
 
+cdef enum:
+    NEAR_END = 8  # rows at the end that are looked at one after the other
+
+
+cdef inline bint is_before(const row_time *at, int64_t time, int64_t second) noexcept:
+    return at.time < time or (at.time == time and at.second < second)
+
+
+cdef Py_ssize_t time_place(const void *rows, size_t row_size, Py_ssize_t count, int64_t time, int64_t second) noexcept:
+    """Return the index at which a row is or would be inserted into rows, which begin with their row_time, in its order."""
+    cdef const char *first = <const char *>rows
+    cdef Py_ssize_t low = 0, high = count, middle
+    while high > 0 and high > count - NEAR_END:  # most reads are of the latest rows
+        if is_before(<const row_time *>(first + (high - 1) * row_size), time, second):
+            return high
+        high -= 1
+    while low < high:
+        middle = (low + high) // 2
+        if is_before(<const row_time *>(first + middle * row_size), time, second):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+cdef object cache_key_of(int times, key, int64_t time, int64_t second):
+    """Return a cache key with so many times."""
+    return key if times == 0 else (key, time) if times == 1 else (key, time, second)
+
+
 @cython.final
 cdef class TimedRows:
     """The rows of one record key, ordered by time."""
 
     def __dealloc__(self):
-        cdef int i
+        cdef Py_ssize_t i
         for i in range(self.count):
             release(self.rows + i)
         free(self.rows)
 
-    cdef int place(self, int64_t time, int64_t second) noexcept:
+    cdef Py_ssize_t place(self, int64_t time, int64_t second) noexcept:
         """Return the index at which a row is or would be inserted."""
-        cdef int low = 0, high = self.count, middle
-        cdef timed_row *row
-        if high:  # most rows are new and later than all others, or the last one
-            row = self.rows + high - 1
-            if row.time < time or (row.time == time and row.second < second):
-                return high
-        while low < high:
-            middle = (low + high) // 2
-            row = self.rows + middle
-            if row.time < time or (row.time == time and row.second < second):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return time_place(self.rows, sizeof(timed_row), self.count, time, second)
 
-    cdef bint has(self, int at, int64_t time, int64_t second) noexcept:
-        return at < self.count and self.rows[at].time == time and self.rows[at].second == second
+    cdef bint has(self, Py_ssize_t at, int64_t time, int64_t second) noexcept:
+        return at < self.count and self.rows[at].at.time == time and self.rows[at].at.second == second
 
-    cdef int insert(self, int at, int64_t time, int64_t second, bytes data) except -1:
+    cdef int insert(self, Py_ssize_t at, int64_t time, int64_t second, bytes data) except -1:
         cdef timed_row *grown
         if self.count == self.capacity:
             grown = <timed_row *>realloc(self.rows, (2 * self.capacity + 1) * sizeof(timed_row))
@@ -553,12 +570,12 @@ cdef class TimedRows:
             self.rows, self.capacity = grown, 2 * self.capacity + 1
         cdef timed_row *row = self.rows + at
         memmove(row + 1, row, (self.count - at) * sizeof(timed_row))
-        row.time, row.second = time, second
+        row.at.time, row.at.second = time, second
         self.fill(at, data)
         self.count += 1
         return 0
 
-    cdef void fill(self, int at, bytes data) noexcept:
+    cdef void fill(self, Py_ssize_t at, bytes data) noexcept:
         """Set what a place without data has."""
         cdef timed_row *row = self.rows + at
         row.size = -1
@@ -569,8 +586,8 @@ cdef class TimedRows:
             Py_INCREF(data)
             row.data.object = <PyObject *>data
 
-    cdef void remove(self, int begin, int end) noexcept:
-        cdef int i
+    cdef void remove(self, Py_ssize_t begin, Py_ssize_t end) noexcept:
+        cdef Py_ssize_t i
         for i in range(begin, end):
             release(self.rows + i)
         memmove(self.rows + begin, self.rows + end, (self.count - end) * sizeof(timed_row))
@@ -600,6 +617,7 @@ cdef class LatestRows:
 
     def rest(self):
         """Drop all rows, and keep no new ones."""
+        self.forget()
         self.by_key.clear()
         self.complete_from = self.newest = INT64_MAX
         self.count = self.size = self.read_count = 0
@@ -665,11 +683,11 @@ cdef class LatestRows:
             return 0
         cdef TimedRows rows = self.rows_of(key)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(key)
-        cdef int at
+        cdef Py_ssize_t at
         if rows is None:
             if data is None:
                 return 0
-            rows = TimedRows()
+            rows = self.last_rows = TimedRows()
             self.by_key[key] = rows
             self.size += KEY_BYTES + size
         at = rows.place(time, second)
@@ -686,6 +704,7 @@ cdef class LatestRows:
             self.count += 1
         if data is None:
             if rows.count == 0:
+                self.forget()
                 del self.by_key[key]
                 self.size -= KEY_BYTES + size
             return 0
@@ -709,7 +728,7 @@ cdef class LatestRows:
         cdef TimedRows rows = self.rows_of(key)
         if rows is None:
             return None
-        cdef int at = rows.place(time, second)
+        cdef Py_ssize_t at = rows.place(time, second)
         return data_of(rows.rows + at) if rows.has(at, time, second) else None
 
     cpdef list fetch(self, bytes key, int64_t time_from, int64_t time_to):
@@ -719,13 +738,13 @@ cdef class LatestRows:
         cdef TimedRows rows = self.rows_of(key)
         cdef list fetched = []
         cdef timed_row *row
-        cdef int i
+        cdef Py_ssize_t i
         if rows is not None:
             for i in range(rows.place(time_from, -INT64_MAX), rows.count):
                 row = rows.rows + i
-                if row.time > time_to:
+                if row.at.time > time_to:
                     break
-                fetched.append((row.time, row.second, data_of(row)))
+                fetched.append((row.at.time, row.at.second, data_of(row)))
         return fetched
 
     cpdef list values(self, bytes key, int64_t time_from, int64_t time_to, decode):
@@ -734,11 +753,11 @@ cdef class LatestRows:
             return None
         cdef TimedRows rows = self.rows_of(key)
         cdef list found = []
-        cdef int i
+        cdef Py_ssize_t i
         if rows is not None:
             i = rows.place(time_from, -INT64_MAX)
-            while i < rows.count and rows.rows[i].time <= time_to:
-                found.append((rows.rows[i].time, decode(data_of(rows.rows + i))))
+            while i < rows.count and rows.rows[i].at.time <= time_to:
+                found.append((rows.rows[i].at.time, decode(data_of(rows.rows + i))))
                 i += 1
         return found
 
@@ -750,8 +769,16 @@ cdef class LatestRows:
         return True
 
     cdef TimedRows rows_of(self, bytes key):
-        cdef PyObject *found = PyDict_GetItemWithError(self.by_key, key)
-        return None if found is NULL else <TimedRows>found
+        cdef PyObject *found
+        if key is not self.last_key:
+            found = PyDict_GetItemWithError(self.by_key, key)
+            self.last_rows = None if found is NULL else <TimedRows>found
+            self.last_key = key
+        return self.last_rows
+
+    cdef void forget(self) noexcept:
+        """Forget which rows were found last."""
+        self.last_key = self.last_rows = None
 
     cdef int trim(self) except -1:
         """Drop the earliest rows, or all if they were rarely read."""
@@ -775,7 +802,7 @@ cdef class LatestRows:
         cdef PyObject *found
         cdef Py_ssize_t position = 0
         while PyDict_Next(self.by_key, &position, NULL, &found):
-            oldest = min(oldest, (<TimedRows>found).rows[0].time)
+            oldest = min(oldest, (<TimedRows>found).rows[0].at.time)
         return oldest
 
     cdef int drop_before(self, int64_t time) except -1:
@@ -784,7 +811,7 @@ cdef class LatestRows:
         cdef PyObject *found
         cdef Py_ssize_t position = 0
         cdef TimedRows rows
-        cdef int i, end
+        cdef Py_ssize_t i, end
         self.complete_from = time
         while PyDict_Next(self.by_key, &position, &key, &found):
             rows = <TimedRows>found
@@ -795,6 +822,7 @@ cdef class LatestRows:
             rows.remove(0, end)
             if rows.count == 0:
                 empty.append(<object>key)
+        self.forget()
         for gone in empty:
             del self.by_key[gone]
             self.size -= KEY_BYTES + PyBytes_GET_SIZE(<bytes>gone)
@@ -916,6 +944,9 @@ cdef class ChangedRows:
         self.rows[self.count] = row[0]
         self.count += 1
 
+    cdef object cache_key(self, Py_ssize_t i):
+        return cache_key_of(self.times, <object>self.rows[i].key, self.rows[i].time, self.rows[i].second)
+
     cdef object held(self, Py_ssize_t i):
         """Return the held value of a row."""
         cdef changed_row *row = self.rows + i
@@ -930,7 +961,7 @@ cdef class ChangedRows:
         if not 0 <= i < self.count:
             raise IndexError(i)
         cdef changed_row *row = self.rows + i
-        return <object>row.key, self.held(i), row.timestamp, <object>row.headers, <object>row.message
+        return self.cache_key(i), self.held(i), row.timestamp, <object>row.headers, <object>row.message
 
     def deleted(self):
         """Return the set of the cache keys whose rows are deleted."""
@@ -938,7 +969,7 @@ cdef class ChangedRows:
         cdef set found = set()
         for i in range(self.count):
             if self.rows[i].held is <PyObject *>None:
-                found.add(<object>self.rows[i].key)
+                found.add(self.cache_key(i))
         return found
 
     def __iter__(self):
@@ -959,6 +990,7 @@ cdef class ChangedRows:
         cdef ChangedRows found = ChangedRows.__new__(ChangedRows)
         cdef Py_ssize_t i
         found.make_room(len(places))
+        found.times = self.times
         for i in places:
             if not 0 <= i < self.count:
                 raise IndexError(i)
@@ -992,22 +1024,20 @@ cdef class StoredEntries:
 
     def __call__(self, key):
         """Return the entry of a cache key, None if there is none."""
-        row = self.row(key)
+        cdef int64_t second = 0
+        if self.segments is None:
+            row = self.row_at(key, 0, 0)
+        else:
+            if self.second_size == TIME_BYTES:
+                second = (<tuple?>key)[2]
+            row = self.row_at((<tuple?>key)[0], (<tuple>key)[1], second)
         return None if row is None else self.held(row)
 
-    cdef object row(self, key):
-        cdef int64_t time
+    cdef object row_at(self, key, int64_t time, int64_t second):
+        """Return the row of a cache key, which is given taken apart; None if there is none."""
         if self.segments is None:
             return self.buffer.row(<bytes?>key)
-        time = (<tuple?>key)[1]
-        return self.segments.row(<bytes?>(<tuple>key)[0], time, self.second(<tuple>key))
-
-    cdef int64_t second(self, tuple key) except? -1:
-        """Return the second number of a cache key."""
-        return key[2] if self.second_size == TIME_BYTES else 0
-
-    cdef bytes log_key(self, tuple key, int64_t time):
-        return log_key_of(<bytes?>key[0], time, self.second(key), self.second_size)
+        return self.segments.row(<bytes?>key, time, second)
 
     cdef bint read_long(self, bytes row, int64_t *number, int64_t *time) noexcept:
         """Read a row of an integer and its timestamp; return False for any other row."""
@@ -1045,11 +1075,13 @@ cdef class StoredEntries:
     def olds(self, ChangedRows changes not None, bint only_deleted):
         """Return the stored entries that changes replace, None where there is none. only_deleted: None for others, too."""
         cdef list found = []
+        cdef changed_row *change
         cdef Py_ssize_t i
         for i in range(changes.count):
+            change = changes.rows + i
             row = None
-            if not only_deleted or changes.rows[i].held is <PyObject *>None:
-                row = self.row(<object>changes.rows[i].key)
+            if not only_deleted or change.held is <PyObject *>None:
+                row = self.row_at(<object>change.key, change.time, change.second)
             found.append(None if row is None else self.held(row))
         return found
 
@@ -1083,14 +1115,14 @@ cdef class StoredEntries:
 
     cdef int write_rows(self, ChangedRows changes) except -1:
         cdef int64_t time, timestamp, taken_from = 0, drops_at = 0
-        cdef bytes data, row
+        cdef bytes key, log_key, data, row
         cdef changed_row *change
         cdef Py_ssize_t i
         if self.segments is not None:
             taken_from, drops_at = self.segments.taken_from, self.segments.drops_at
         for i in range(changes.count):
             change = changes.rows + i
-            key, timestamp = <object>change.key, change.timestamp
+            key, timestamp = <bytes?><object>change.key, change.timestamp
             if change.held is <PyObject *>None and self.timestamped:
                 self.advance()
                 self.write_plain((changes[i],))
@@ -1106,10 +1138,10 @@ cdef class StoredEntries:
                 row = data = None if held is None else self.written(held)
             if self.segments is None:
                 self.changelog.write(key, data, timestamp)
-                self.buffer.set(<bytes?>key, row)
+                self.buffer.set(key, row)
                 continue
-            time = (<tuple?>key)[1]
-            log_key = self.log_key(<tuple>key, time)
+            time = change.time
+            log_key = log_key_of(key, time, change.second, self.second_size)
             self.changelog.write(log_key, data, timestamp)
             if time > self.observed:
                 self.observed = time
@@ -1119,4 +1151,4 @@ cdef class StoredEntries:
             if time < taken_from:
                 self.segments.put(log_key, time, row)
             else:
-                self.latest.set_row(<bytes>(<tuple>key)[0], time, self.second(<tuple>key), log_key, row)
+                self.latest.set_row(key, time, change.second, log_key, row)
