@@ -81,7 +81,8 @@ cdef class SortedKeys:
 
 
 cdef class RowBuffer:
-    cdef readonly dict rows
+    cdef dict known
+    cdef list added  # keys and their rows in turn
     cdef public dict recent
     cdef public Py_ssize_t found, read_room
     cdef public SortedKeys index
@@ -93,7 +94,12 @@ cdef class RowBuffer:
 
     cdef object row(self, bytes key)
     cdef int note(self, bytes key, row) except -1
+    cdef Py_ssize_t size(self) noexcept
+    cdef dict settled(self)
+    cdef int keep(self, bytes key, value) except -1
     cdef int set(self, bytes key, value) except -1
+    cdef int set_unread(self, bytes key, value) except -1
+    cdef int grown(self) except -1
     cpdef object find(self, bytes key)
 
 

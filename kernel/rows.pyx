@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
 """The rows of a store in memory: those written between two commits, and the latest ones by time and key."""
 
+from itertools import islice
 from types import GenericAlias
 
 cimport cython
@@ -19,6 +20,7 @@ from penstock.kernel.sinks cimport Changelog
 
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
+    PyObject *PyList_GET_ITEM(object, Py_ssize_t) noexcept
     const char *data_at "PyBytes_AS_STRING"(PyObject *) noexcept nogil
     Py_ssize_t size_at "PyBytes_GET_SIZE"(PyObject *) noexcept nogil
 
@@ -31,22 +33,52 @@ cdef class RowBuffer:
     RecentRows; found: how often get has found a row there; read_room: how many rows that get reads from disk may still be
     kept there, or below zero how many must be read first. refill(): called when it becomes zero. index: the keys of rows
     in order, maintained once it exists.
+
+    Rows that were added wait in a list until any row is looked up: most of those of windows are only written.
     """
 
     def __init__(self, read, check, Py_ssize_t check_at, refill):
-        self.rows = {}
+        self.known = {}
+        self.added = []
         self.recent = {}
         self.check_at = check_at
         self.read = read
         self.check = check
         self.refill = refill
 
+    @property
+    def rows(self):
+        """The uncommitted rows."""
+        return self.settled()
+
+    def __len__(self):
+        return self.size()
+
+    cdef Py_ssize_t size(self) noexcept:
+        """Return the number of uncommitted rows; one that was added again since the last look-up counts twice."""
+        return len(self.known) + len(self.added) // 2
+
+    cdef dict settled(self):
+        """Return the uncommitted rows, all in the dict."""
+        cdef Py_ssize_t i
+        if self.added:
+            for i in range(0, len(self.added), 2):
+                self.keep(<bytes>self.added[i], self.added[i + 1])
+            self.added.clear()
+        return self.known
+
+    cdef int keep(self, bytes key, value) except -1:
+        if self.index is not None and key not in self.known:
+            self.index.insert(key)
+        self.known[key] = value
+        return 0
+
     def get(self, bytes key not None):
         """Return a row, None if there is none."""
         return self.row(key)
 
     cdef object row(self, bytes key):
-        cdef PyObject *value = PyDict_GetItemWithError(self.rows, key)
+        cdef PyObject *value = PyDict_GetItemWithError(self.settled(), key)
         if value is NULL:
             value = PyDict_GetItemWithError(self.recent, key)
             if value is NULL:
@@ -71,28 +103,52 @@ cdef class RowBuffer:
         """Set a row; None deletes it."""
         self.set(key, value)
 
+    def add(self, bytes key not None, value):
+        """Set a row that is not looked up soon."""
+        self.set_unread(key, value)
+
     cdef int set(self, bytes key, value) except -1:
-        if self.index is not None and key not in self.rows:
-            self.index.insert(key)
-        self.rows[key] = value
-        if len(self.rows) >= self.check_at:
+        self.settled()
+        self.keep(key, value)
+        return self.grown()
+
+    cdef int set_unread(self, bytes key, value) except -1:
+        self.added.append(key)
+        self.added.append(value)
+        return self.grown()
+
+    cdef int grown(self) except -1:
+        if self.size() >= self.check_at:
             self.check()
         return 0
 
     def between(self, bytes start, bytes end, bint reverse=False):
         """Return the uncommitted rows with start <= key < end in order; None leaves a side open."""
-        if not self.rows:
+        cdef dict rows = self.settled()
+        if not rows:
             return []
         if self.index is None:
-            self.index = SortedKeys(self.rows)
-        found = [(key, self.rows[key]) for key in self.index.between(start, end)]
+            self.index = SortedKeys(rows)
+        found = [(key, rows[key]) for key in self.index.between(start, end)]
         if reverse:
             found.reverse()
         return found
 
+    def newest(self, Py_ssize_t most):
+        """Return some of the uncommitted rows, the last ones that were put, as a list of (key, row)."""
+        cdef Py_ssize_t i, size = len(self.added)
+        if size:
+            return [(self.added[i], self.added[i + 1]) for i in range(max(0, size - 2 * most), size, 2)]
+        return list(islice(reversed(self.known.items()), most))
+
+    def in_order(self):
+        """Return the uncommitted rows in the order of their keys, as a list of (key, row)."""
+        return ordered_rows(self.known, self.added)
+
     def clear(self):
         """Drop the rows in memory; those on disk remain."""
-        self.rows.clear()
+        self.known.clear()
+        self.added.clear()
         self.index = None
 
     cpdef object find(self, bytes key):
@@ -235,18 +291,47 @@ cdef int compare(bytes left, bytes right) noexcept:
     return order_of(<PyObject *>left, <PyObject *>right)
 
 
+cdef enum:
+    MORE = -1
+
+
 cdef struct headed_row:
-    uint64_t head  # of the key: its first bytes behind those that all keys share
+    uint64_t head  # of the key: its first bytes behind those that all keys share, and the next ones
+    uint64_t next
     PyObject *key
     PyObject *value
+    int size  # of a key that ends within these bytes, otherwise MORE
+    int number  # the last row of a key counts
+
+
+cdef int order_of_keys(const headed_row *left, const headed_row *right) noexcept nogil:
+    if left.head != right.head:
+        return -1 if left.head < right.head else 1
+    if left.next != right.next:
+        return -1 if left.next < right.next else 1
+    if left.size != MORE and right.size != MORE:  # the keys themselves are in slow memory
+        return (left.size > right.size) - (left.size < right.size)
+    return order_of(left.key, right.key)
 
 
 cdef int by_key(const void *one, const void *other) noexcept nogil:
     cdef headed_row *left = <headed_row *>one
     cdef headed_row *right = <headed_row *>other
-    if left.head != right.head:
-        return -1 if left.head < right.head else 1
-    return order_of(left.key, right.key)
+    cdef int order = order_of_keys(left, right)
+    return order if order else (left.number > right.number) - (left.number < right.number)
+
+
+cdef uint64_t part_of(const char *data, Py_ssize_t size, Py_ssize_t start) noexcept nogil:
+    """Return 8 bytes from a place on as a number, those behind the end as zeros."""
+    cdef uint64_t part = 0
+    cdef Py_ssize_t at
+    if size >= start + <Py_ssize_t>sizeof(part):
+        return <uint64_t>read_time(data + start)
+    for at in range(start, start + <Py_ssize_t>sizeof(part)):
+        part <<= 8
+        if at < size:
+            part |= <unsigned char>data[at]
+    return part
 
 
 cdef Py_ssize_t shared_size(const headed_row *rows, Py_ssize_t count) noexcept nogil:
@@ -264,7 +349,12 @@ cdef Py_ssize_t shared_size(const headed_row *rows, Py_ssize_t count) noexcept n
 
 def in_order(dict rows not None):
     """Return the rows of a dict in the order of their keys, as a list of (key, row). Raises TypeError for other keys."""
-    cdef Py_ssize_t count = len(rows), position = 0, i = 0, at, shared
+    return ordered_rows(rows, [])
+
+
+cdef list ordered_rows(dict rows, list more):
+    """Return the rows of a dict, and those that a list has in turn with their keys, in order; the last one of a key counts."""
+    cdef Py_ssize_t count = len(rows) + len(more) // 2, position = 0, i = 0, at, shared, size
     cdef PyObject *key
     cdef PyObject *value
     cdef headed_row *found
@@ -279,15 +369,22 @@ def in_order(dict rows not None):
                 raise TypeError(f"a key of bytes is needed, not {<object>key!r}")
             found[i].key, found[i].value = key, value
             i += 1
+        for at in range(0, len(more), 2):
+            found[i].key, found[i].value = PyList_GET_ITEM(more, at), PyList_GET_ITEM(more, at + 1)
+            i += 1
         shared = shared_size(found, count)
         for i in range(count):
-            found[i].head = 0
-            for at in range(shared, shared + <Py_ssize_t>sizeof(uint64_t)):
-                found[i].head <<= 8
-                if at < size_at(found[i].key):
-                    found[i].head |= <unsigned char>data_at(found[i].key)[at]
+            size = size_at(found[i].key)
+            found[i].number = i
+            found[i].size = size if size <= shared + 2 * <Py_ssize_t>sizeof(uint64_t) else MORE
+            found[i].head = part_of(data_at(found[i].key), size, shared)
+            found[i].next = part_of(data_at(found[i].key), size, shared + <Py_ssize_t>sizeof(uint64_t))
         qsort(found, count, sizeof(headed_row), by_key)
-        return [(<object>found[i].key, <object>found[i].value) for i in range(count)]
+        return [
+            (<object>found[i].key, <object>found[i].value)
+            for i in range(count)
+            if i + 1 == count or order_of_keys(found + i, found + i + 1)
+        ]
     finally:
         free(found)
 
@@ -678,7 +775,7 @@ cdef class LatestRows:
     cdef int set_row(self, bytes key, int64_t time, int64_t second, bytes log_key, given) except -1:
         """Set the row of a changelog key, which is also given taken apart."""
         cdef bytes data = given
-        self.buffer.set(self.row_key(log_key, time), data)
+        self.buffer.set_unread(self.row_key(log_key, time), data)
         if time < self.complete_from:
             return 0
         cdef TimedRows rows = self.rows_of(key)
