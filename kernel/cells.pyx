@@ -1,32 +1,37 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-"""The cells of a record cache, and their updates per record.
-
-A Cell has the interface of the list that it replaces (topology.store_interfaces.Cell), but stores a row's timestamp, and a
-count, as numbers, not as a tuple of two objects.
-"""
-
-from bisect import bisect_left
+"""The cells of a record cache, and their updates per record."""
 
 cimport cython
-from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next
+from cpython.dict cimport PyDict_GetItemWithError
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
-from libc.stdlib cimport free, malloc, qsort, realloc
-from libc.string cimport memcpy
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memmove
 
 from penstock.kernel.aggregates cimport aggregated
 from penstock.kernel.conversions cimport converted
 from penstock.kernel.flat_dict cimport is_flat
-from penstock.kernel.rows cimport ChangedRows, StoredEntries, TimedRows, changed_row, data_of
+from penstock.kernel.rows cimport (
+    ChangedRows,
+    StoredEntries,
+    TimedRows,
+    cache_key_of,
+    changed_row,
+    data_of,
+    row_time,
+    time_place,
+)
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object)
     Py_ssize_t Py_REFCNT(object)
 
-cdef enum:
-    VALUE, CHANGED, TIMESTAMP, HEADERS, MESSAGE, USED, KEY
+cdef enum:  # the first links of a table: one before the first cell and after the last one of each of its queues
+    CLEAN
+    CHANGED
+    FREE  # the first link for a cell
 
 #: What read() returns for a key that is not cached, and for a row that does not exist.
 NOT_CACHED = object()
@@ -38,17 +43,16 @@ cdef object new_tuple = tuple.__new__
 @cython.no_gc  # a row never leads back to its cell
 @cython.freelist(1024)
 cdef class Cell:
-    """An entry of a record cache: [value, whether it has changed, timestamp, headers, message, used, key]."""
+    """An entry of a record cache, which stores a row's timestamp, and a count, as numbers.
 
-    def __init__(self, row, long long timestamp, headers, message, bint used, key):
-        self.row = row
-        self.timestamp = timestamp
-        self.headers = headers
-        self.message = message
-        self.used = used
-        self.key = key
+    key: the record key. of: the cells of that key, None in a cache whose keys have no times. time, second: those of the
+    cache key. timestamp, headers, message: the record context of the last put. used: whether the entry was read or
+    changed since an eviction last skipped it.
+    """
 
-    cdef object value(self):
+    @property
+    def value(self):
+        """The row: (held value, timestamp), or for stores without timestamps the held value; None for nothing."""
         if self.form == WHOLE:
             return self.row
         return (self.number if self.form == COUNTED else self.row), self.newest
@@ -61,71 +65,66 @@ cdef class Cell:
         time[0] = self.newest
         return self.number if self.form == COUNTED else self.row
 
-    def __getitem__(self, int field):
-        if field == VALUE:
-            return self.value()
-        if field == CHANGED:
-            return self.place > 0
-        if field == TIMESTAMP:
-            return self.timestamp
-        if field == HEADERS:
-            return self.headers
-        if field == MESSAGE:
-            return self.message
-        if field == USED:
-            return self.used
-        if field == KEY:
-            return self.key
-        raise IndexError(field)
 
-    def __setitem__(self, int field, value):
-        if field == VALUE:
-            self.row = value
-            self.form = WHOLE
-        elif field == TIMESTAMP:
-            self.timestamp = value
-        elif field == HEADERS:
-            self.headers = value
-        elif field == MESSAGE:
-            self.message = value
-        elif field == USED:
-            self.used = value
-        else:
-            raise IndexError(field)
-
-
-cdef Cell new_cell(key, row):
+cdef Cell new_cell(key, int64_t time, int64_t second, row):
     """Return a cell that has not changed."""
     cdef Cell cell = Cell.__new__(Cell)
-    cell.key = key
+    cell.key, cell.time, cell.second = key, time, second
     cell.row = row
     return cell
 
 
-cdef int _by_stamp(const void *one, const void *other) noexcept nogil:
-    cdef long long a = (<stamped *>one).stamp
-    cdef long long b = (<stamped *>other).stamp
-    return (a > b) - (a < b)
+@cython.final
+@cython.freelist(1024)
+@cython.no_gc  # it owns its key only
+cdef class KeyCells:
+    """The cells of one record key, in the order of their times, which own them; the table's links own the cells."""
 
+    def __cinit__(self):
+        self.cells, self.room = self.few, FEW
 
-cdef bint is_ascending(const stamped *cells, Py_ssize_t size) noexcept:
-    cdef Py_ssize_t i
-    for i in range(1, size):
-        if cells[i].stamp < cells[i - 1].stamp:
-            return False
-    return True
+    def __dealloc__(self):
+        if self.cells is not self.few:
+            free(self.cells)
 
+    cdef Py_ssize_t place(self, int64_t time, int64_t second) noexcept:
+        """Return the index at which a cell is or would be inserted."""
+        return time_place(self.cells, sizeof(timed_cell), self.count, time, second)
 
-cdef Py_ssize_t first_from(list keys, int64_t time) except -1:
-    """Return the index of the first cache key at or after a time in a sorted list."""
-    cdef Py_ssize_t low = 0, high = len(keys), middle
-    while low < high:
-        middle = (low + high) // 2
-        if <int64_t>(<tuple>keys[middle])[1] < time:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    cdef PyObject *get(self, int64_t time, int64_t second) noexcept:
+        """Return a cell, NULL if there is none."""
+        cdef Py_ssize_t at = self.place(time, second)
+        if at < self.count and self.cells[at].at.time == time and self.cells[at].at.second == second:
+            return self.cells[at].cell
+        return NULL
+
+    cdef int insert(self, Cell cell) except -1:
+        cdef Py_ssize_t at = self.place(cell.time, cell.second)
+        cdef timed_cell *cells
+        if self.count == self.room:
+            self.grow()
+        cells = self.cells
+        memmove(cells + at + 1, cells + at, (self.count - at) * sizeof(timed_cell))
+        cells[at].at.time, cells[at].at.second, cells[at].cell = cell.time, cell.second, <PyObject *>cell
+        self.count += 1
+        return 0
+
+    cdef int grow(self) except -1:
+        cdef bint had_few = self.cells is self.few
+        cdef timed_cell *grown = <timed_cell *>realloc(
+            NULL if had_few else self.cells, 2 * self.room * sizeof(timed_cell)
+        )
+        if grown is NULL:
+            raise MemoryError()
+        if had_few:
+            memcpy(grown, self.few, FEW * sizeof(timed_cell))
+        self.cells, self.room = grown, 2 * self.room
+        return 0
+
+    cdef void remove(self, Cell cell) noexcept:
+        cdef Py_ssize_t at = self.place(cell.time, cell.second)
+        self.count -= 1
+        memmove(self.cells + at, self.cells + at + 1, (self.count - at) * sizeof(timed_cell))
 
 
 cdef inline int compared(int64_t time, int64_t second, int64_t other_time, int64_t other_second) noexcept:
@@ -134,99 +133,205 @@ cdef inline int compared(int64_t time, int64_t second, int64_t other_time, int64
     return -1 if second < other_second else second > other_second
 
 
-cdef void lowest_first(stamped *cells, Py_ssize_t size, Py_ssize_t most) noexcept:
-    """Move the cells with the lowest stamps to the front, `most` of them, in any order (quickselect; stamps differ)."""
-    cdef Py_ssize_t low = 0, high = size - 1, left, right
-    cdef long long middle
-    while low < high:
-        left, right, middle = low, high, cells[(low + high) // 2].stamp
-        while left <= right:
-            while cells[left].stamp < middle:
-                left += 1
-            while cells[right].stamp > middle:
-                right -= 1
-            if left <= right:
-                cells[left], cells[right] = cells[right], cells[left]
-                left += 1
-                right -= 1
-        if most <= right:
-            high = right
-        elif most >= left:
-            low = left
-        else:
-            return
-
-
-@cython.final
-cdef class KeyIndex:
-    """The keys of a cache of window or session rows by record key, in order; None until a fetch needs them.
-
-    Cache keys are tuples of the record key and the row's times, so that the keys of one record key sort by time. added:
-    how many since it was built.
-    """
-
-    cdef list keys_of(self, record_key, dict entries):
-        """Return the cache keys of a record key, by time; some may have been evicted. entries: those of the cache."""
-        cdef dict by_key
-        if self.by_key is None or self.added > 1000 + len(entries):  # half of the keys may be evicted
-            by_key = {}
-            for key in entries:
-                by_key.setdefault((<tuple?>key)[0], []).append(key)
-            for keys in by_key.values():
-                (<list>keys).sort()
-            self.by_key, self.added = by_key, 0
-        return self.by_key.get(record_key) or []
-
-    cdef int add(self, key) except -1:
-        """Add a new cache key, if the index is built."""
-        return 0 if self.by_key is None else self.insert(key)
-
-    cdef int insert(self, tuple key) except -1:
-        cdef PyObject *found = PyDict_GetItemWithError(self.by_key, key[0])
-        cdef list keys
-        cdef Py_ssize_t at
-        self.added += 1
-        if found is NULL:
-            self.by_key[key[0]] = [key]
-            return 0
-        keys = <list>found
-        if not keys or <tuple>keys[len(keys) - 1] < key:
-            keys.append(key)
-            return 0
-        at = bisect_left(keys, key)
-        if keys[at] != key:
-            keys.insert(at, key)
-        return 0
-
-
 @cython.final
 cdef class CellTable:
-    """The cells of one cache. entries: cell by cache key. dirty_count: how many have changed since the last flush.
+    """The cells of one cache. times: how many times a cache key has besides the record key; see CacheKeys.
 
-    check_at: number of cells at which a new one may exceed the cache's limit.
+    by_key: a key's cell; with times its KeyCells. Each cell is in one of two queues: of those that have not changed since
+    the last flush, and of the changed ones, by the last put. dirty_count: how many these are. check_at: number of cells
+    at which a new one may exceed the cache's limit.
     """
 
     NOT_CACHED = NOT_CACHED
 
     def __cinit__(self):
-        self.entries = {}
+        self.by_key = {}
         self.check_at = 1
-        self.index = KeyIndex()
+        self.make_room()
+        self.begin()
+
+    def __init__(self, int times=0):
+        self.times = times
+
+    cdef void begin(self) noexcept:
+        """Begin without cells."""
+        cdef int queue
+        for queue in range(FREE):
+            self.links[queue].before = self.links[queue].after = queue
+        self.links_used, self.free_link, self.count, self.dirty_count = FREE, 0, 0, 0
+
+    cdef int make_room(self) except -1:
+        cdef int room = 2 * self.room + 16
+        cdef link *links = <link *>realloc(self.links, room * sizeof(link))
+        if links is NULL:
+            raise MemoryError()
+        self.links, self.room = links, room
+        return 0
 
     def __dealloc__(self):
-        cdef Py_ssize_t i
-        for i in range(self.dirty_count):
-            Py_DECREF(<object>self.puts[i].cell)
-        free(self.puts)
+        cdef int i
+        for i in range(FREE, self.links_used):
+            if self.links[i].cell is not NULL:
+                Py_DECREF(<object>self.links[i].cell)
+        free(self.links)
 
-    def dirty(self):
-        """Return the cells that have changed since the last flush, in any order."""
-        cdef Py_ssize_t i
-        return [<object>self.puts[i].cell for i in range(self.dirty_count)]
+    def __len__(self):
+        return self.count
+
+    cdef void append(self, int place, int queue) noexcept:
+        """Let a link be the last one of a queue."""
+        cdef link *links = self.links
+        links[place].before, links[place].after = links[queue].before, queue
+        links[links[queue].before].after = place
+        links[queue].before = place
+
+    cdef void unlink(self, int place) noexcept:
+        cdef link *links = self.links
+        links[links[place].before].after = links[place].after
+        links[links[place].after].before = links[place].before
+
+    cdef KeyCells cells_of(self, key):
+        """Return the cells of a record key, None if there are none."""
+        cdef PyObject *found
+        if key is not self.last_key:
+            found = PyDict_GetItemWithError(self.by_key, key)
+            self.last_cells = None if found is NULL else <KeyCells>found
+            self.last_key = key
+        return self.last_cells
+
+    cdef PyObject *find(self, key, int64_t time, int64_t second) except? NULL:
+        """Return a cell, NULL if there is none."""
+        cdef KeyCells cells
+        if not self.times:
+            return PyDict_GetItemWithError(self.by_key, key)
+        cells = self.cells_of(key)
+        return NULL if cells is None else cells.get(time, second)
+
+    cdef object split(self, cache_key, int64_t *time, int64_t *second):
+        """Return the record key of a cache key, and set its times, to 0 those that it does not have."""
+        time[0] = second[0] = 0
+        if not self.times:
+            return cache_key
+        time[0] = (<tuple?>cache_key)[1]
+        if self.times > 1:
+            second[0] = (<tuple>cache_key)[2]
+        return (<tuple>cache_key)[0]
+
+    def get(self, cache_key):
+        """Return the cell of a cache key, None if there is none."""
+        cdef int64_t time, second
+        key = self.split(cache_key, &time, &second)
+        cdef PyObject *found = self.find(key, time, second)
+        return None if found is NULL else <Cell>found
+
+    cdef list rows_of(self, int queue, bint changed):
+        cdef list found = []
+        cdef int place = self.links[queue].after
+        cdef Cell cell
+        while place != queue:
+            cell = <Cell>self.links[place].cell
+            if changed or has_row(cell):
+                found.append((cache_key_of(self.times, cell.key, cell.time, cell.second), cell.value))
+            place = self.links[place].after
+        return found
+
+    def changed(self):
+        """Return (cache key, value) of the cells that have changed since the last flush, in the order of the last puts."""
+        return self.rows_of(CHANGED, True)
+
+    def rows(self):
+        """Return (cache key, value) of all cells but those that only say that there is no row."""
+        return self.rows_of(CLEAN, False) + self.changed()
+
+    def sample(self, int most):
+        """Return (cache key, value) of some cells, the ones that were changed last if there are such."""
+        cdef int queue = CHANGED if self.dirty_count else CLEAN
+        cdef int place = self.links[queue].before
+        cdef list found = []
+        cdef Cell cell
+        while place != queue and len(found) < most:
+            cell = <Cell>self.links[place].cell
+            found.append((cache_key_of(self.times, cell.key, cell.time, cell.second), cell.value))
+            place = self.links[place].before
+        return found
+
+    cdef int add(self, Cell cell) except -1:
+        """Add a cell that is not there yet, as one that has not changed."""
+        cdef int place = self.free_link
+        if self.times:
+            self.add_to_key(cell)
+        else:
+            self.by_key[cell.key] = cell
+        if place:
+            self.free_link = self.links[place].after
+        else:
+            if self.links_used == self.room:
+                self.make_room()
+            place = self.links_used
+            self.links_used += 1
+        Py_INCREF(cell)
+        self.links[place].cell = <PyObject *>cell
+        cell.place, cell.is_changed = place, False
+        self.append(place, CLEAN)
+        self.count += 1
+        return 0
+
+    cdef int add_to_key(self, Cell cell) except -1:
+        cdef KeyCells cells = self.cells_of(cell.key)
+        if cells is None:
+            cells = KeyCells.__new__(KeyCells)
+            cells.key = cell.key
+            self.last_cells = cells
+            self.by_key[cell.key] = cells
+        else:
+            cell.key = cells.key
+        return cells.insert(cell)
+
+    cdef int replace(self, Cell cell) except -1:
+        """Add a cell in place of the one of its key, if there is such."""
+        cdef PyObject *found = self.find(cell.key, cell.time, cell.second)
+        if found is not NULL:
+            self.remove(<Cell>found)
+        return self.add(cell)
+
+    cdef int remove(self, Cell cell) except -1:
+        """Remove a cell that is there."""
+        cdef int place = cell.place
+        cdef KeyCells cells
+        if self.times:
+            cells = self.cells_of(cell.key)
+            cells.remove(cell)
+            if not cells.count:
+                self.last_cells = None
+                del self.by_key[cell.key]
+        else:
+            del self.by_key[cell.key]
+        self.unlink(place)
+        self.links[place].cell = NULL
+        self.links[place].after, self.free_link = self.free_link, place
+        self.count -= 1
+        self.dirty_count -= cell.is_changed
+        cell.place, cell.is_changed = 0, False
+        Py_DECREF(cell)
+        return 0
+
+    cdef int changed_by(self, Cell cell, int64_t timestamp, headers, message) except -1:
+        """Let a cell be the one that was changed last."""
+        if not cell.place:  # it was evicted while its new row was computed
+            self.replace(cell)
+        if not cell.is_changed:
+            cell.is_changed = True
+            self.dirty_count += 1
+        self.unlink(cell.place)
+        self.append(cell.place, CHANGED)
+        cell.timestamp = timestamp
+        cell.headers = headers
+        cell.message = message
+        return 0
 
     cdef object read(self, key, int64_t *time):
         """Return the held value of a row with a timestamp, and set time; NO_ROW if there is none, NOT_CACHED without a cell."""
-        cdef PyObject *found = PyDict_GetItemWithError(self.entries, key)
+        cdef PyObject *found = PyDict_GetItemWithError(self.by_key, key)
         if found is NULL:
             return NOT_CACHED
         cdef Cell cell = <Cell?>found
@@ -235,8 +340,8 @@ cdef class CellTable:
 
     cdef object read_sent(self, key, int64_t *time):
         """As read, but the row as of the last flush; NOT_CACHED if the caller must find it below the cache."""
-        cdef PyObject *found = PyDict_GetItemWithError(self.entries, key)
-        if found is not NULL and not (<Cell?>found).place:
+        cdef PyObject *found = PyDict_GetItemWithError(self.by_key, key)
+        if found is not NULL and not (<Cell?>found).is_changed:
             return (<Cell>found).held(time) if has_row(<Cell>found) else NO_ROW
         return self.stored_row(key, time)
 
@@ -248,7 +353,7 @@ cdef class CellTable:
     cdef object stored_row(self, key, int64_t *time):
         if self.stored is None or self.deleting:
             return NOT_CACHED
-        row = self.stored.row(key)
+        row = self.stored.row_at(key, 0, 0)
         return NO_ROW if row is None else self.stored.held_value(<bytes?>row, time)
 
     def updates(self, load, hold, read, native):
@@ -267,88 +372,63 @@ cdef class CellTable:
     def putter(self, task, grown):
         """Return CachingStore._putter's function."""
         def put(key, held):
-            if self.put(key, held, task.timestamp, task.headers, task.message):
+            cdef int64_t time, second
+            record_key = self.split(key, &time, &second)
+            if self.put(record_key, time, second, held, task.timestamp, task.headers, task.message):
                 grown()
 
         return put
 
-    cdef bint put(self, key, held, timestamp, headers, message) except -1:
+    cdef bint put(self, key, int64_t time, int64_t second, held, int64_t timestamp, headers, message) except -1:
         """Put an entry; return whether the caller must make room."""
-        cdef PyObject *found = PyDict_GetItemWithError(self.entries, key)
+        cdef PyObject *found = self.find(key, time, second)
         cdef Cell cell
         if found is NULL:
-            cell = new_cell(key, held)
-            self.entries[key] = cell
-            self.index.add(key)
+            cell = new_cell(key, time, second, held)
+            self.add(cell)
         else:
-            cell = <Cell?>found
+            cell = <Cell>found
             cell.row = held
             cell.form = WHOLE
             cell.used = True
-        self.changed(cell, timestamp, headers, message)
-        return found is NULL and len(self.entries) >= self.check_at
+        self.changed_by(cell, timestamp, headers, message)
+        return found is NULL and self.count >= self.check_at
 
-    cdef int changed(self, Cell cell, int64_t timestamp, headers, message) except -1:
-        if not cell.place:
-            self.begin_changes(cell)
-        self.last_stamp += 1
-        self.puts[cell.place - 1].stamp = self.last_stamp
-        cell.timestamp = timestamp
-        cell.headers = headers
-        cell.message = message
-        return 0
-
-    cdef int begin_changes(self, Cell cell) except -1:
-        """Let a cell be one of those that have changed."""
-        cdef stamped *grown
-        if self.dirty_count == self.dirty_room:
-            grown = <stamped *>realloc(self.puts, (2 * self.dirty_room + 16) * sizeof(stamped))
-            if grown is NULL:
-                raise MemoryError()
-            self.puts, self.dirty_room = grown, 2 * self.dirty_room + 16
-        Py_INCREF(cell)
-        self.puts[self.dirty_count].cell = <PyObject *>cell
-        self.dirty_count += 1
-        cell.place = self.dirty_count
-        return 0
-
-    cdef void end_changes(self, Cell cell) noexcept:
-        """Let a cell no longer be one of those that have changed; the last one moves there."""
-        cdef stamped *last = self.puts + self.dirty_count - 1
-        (<Cell>last.cell).place = cell.place
-        self.puts[cell.place - 1] = last[0]
-        self.dirty_count -= 1
-        cell.place = 0
-        Py_DECREF(cell)
-
-    def add_clean(self, key, held):
+    def add_clean(self, cache_key, held):
         """Add an entry of the store below, and return its cell; as NamedCache.add_clean."""
-        cdef Cell cell = new_cell(key, held)
-        self.entries[key] = cell
-        self.index.add(key)
+        cdef int64_t time, second
+        key = self.split(cache_key, &time, &second)
+        cdef Cell cell = new_cell(key, time, second, held)
+        self.replace(cell)
         return cell
 
     def clear(self):
         """Drop all entries, including dirty ones."""
-        while self.dirty_count:
-            self.end_changes(<Cell>self.puts[self.dirty_count - 1].cell)
-        self.entries.clear()
-        self.index = KeyIndex()
+        cdef list dropped = []
+        cdef int i
+        for i in range(FREE, self.links_used):
+            if self.links[i].cell is not NULL:
+                cell = <Cell>self.links[i].cell
+                (<Cell>cell).place, (<Cell>cell).is_changed = 0, False
+                dropped.append(cell)
+                Py_DECREF(cell)
+        self.begin()
+        self.by_key.clear()
+        self.last_key = self.last_cells = None
         self.check_at = 1
 
     def cached(self, bytes record_key not None, int64_t time_from, int64_t time_to):
         """Return the cached entries of a record key from a time up to another one, by cache key."""
-        cdef list keys = self.index.keys_of(record_key, self.entries)
+        cdef KeyCells cells = self.cells_of(record_key)
         cdef dict found = {}
-        cdef PyObject *cell
+        cdef timed_cell *each
         cdef Py_ssize_t i
-        for i in range(first_from(keys, time_from), len(keys)):
-            key = <tuple>keys[i]
-            if <int64_t>key[1] > time_to:
-                break
-            cell = PyDict_GetItemWithError(self.entries, key)
-            if cell is not NULL:  # it was not evicted
-                found[key] = (<Cell?>cell).value()
+        if cells is not None:
+            for i in range(cells.place(time_from, INT64_MIN), cells.count):
+                each = cells.cells + i
+                if each.at.time > time_to:
+                    break
+                found[cache_key_of(self.times, record_key, each.at.time, each.at.second)] = (<Cell>each.cell).value
         return found
 
     def sessions(self, windowed, key, bytes record_key not None, int64_t earliest_end, int64_t latest_start):
@@ -367,39 +447,31 @@ cdef class CellTable:
             return None
         if not stored.latest.knows(time_from):
             return None
-        cdef list keys = self.index.keys_of(record_key, self.entries), found = []
-        cdef PyObject *cell
-        cdef tuple key
-        cdef Py_ssize_t i, count = len(keys)
-        cdef int j = 0, rows_count = 0
-        cdef int64_t time = 0, second = 0
-        cdef int order
+        cdef KeyCells cells = self.cells_of(record_key)
         cdef TimedRows rows = stored.latest.rows_of(record_key)
+        cdef Py_ssize_t i = 0, j = 0, cells_count = 0, rows_count = 0
+        cdef row_time *cell_at = NULL
+        cdef row_time *row_at = NULL
+        cdef list found = []
+        cdef int order
+        if cells is not None:
+            i, cells_count = cells.place(time_from, INT64_MIN), cells.count
         if rows is not None:
             j, rows_count = rows.place(time_from, INT64_MIN), rows.count
-        i = first_from(keys, time_from)
         while True:
-            if i < count:
-                key = keys[i]
-                time = key[1]
-                second = key[2] if len(key) > 2 else 0
-                if time > time_to:
-                    i = count
-            if i >= count and (j >= rows_count or rows.rows[j].time > time_to):
+            cell_at = NULL if i == cells_count or cells.cells[i].at.time > time_to else &cells.cells[i].at
+            row_at = NULL if j == rows_count or rows.rows[j].at.time > time_to else &rows.rows[j].at
+            if cell_at is NULL and row_at is NULL:
                 return found
-            order = 1 if i >= count else -1 if j >= rows_count else compared(
-                time, second, rows.rows[j].time, rows.rows[j].second
+            order = 1 if cell_at is NULL else -1 if row_at is NULL else compared(
+                cell_at.time, cell_at.second, row_at.time, row_at.second
             )
             if order <= 0:
+                time, second, held = cell_at.time, cell_at.second, (<Cell>cells.cells[i].cell).value
                 i += 1
-                cell = PyDict_GetItemWithError(self.entries, key)
-                if cell is NULL:
-                    continue  # it was evicted: the stored row is current
                 j += order == 0
-                held = (<Cell?>cell).value()
             else:
-                time, second = rows.rows[j].time, rows.rows[j].second
-                held = stored.held(data_of(rows.rows + j))
+                time, second, held = row_at.time, row_at.second, stored.held(data_of(rows.rows + j))
                 j += 1
             if held is None:
                 continue
@@ -407,17 +479,17 @@ cdef class CellTable:
                 held = new_tuple(self.row_type, held)
             elif self.read_held is not None:
                 held = self.read_held(held)
-            found.append((time, held) if stored.second_size < <int>sizeof(int64_t) else (time, second, held))
+            found.append((time, held) if self.times == 1 else (time, second, held))
 
-    cdef Cell load(self, object key):
+    cdef Cell load(self, key, int64_t time, int64_t second):
         """Return a new cell for a key as CachingStore's load does, None if the caller must call load."""
         cdef Cell cell
         cdef StoredEntries stored = self.stored
         if stored is None or self.deleting:
             return None
-        cell = new_cell(key, None)
-        if stored.segments is None or not self.is_later(key):
-            row = stored.row(key)
+        cell = new_cell(key, time, second, None)
+        if not (self.times and self.is_later(time)):
+            row = stored.row_at(key, time, second)
             if row is not None:
                 if stored.read_long(row, &cell.number, &cell.newest):
                     cell.form = COUNTED
@@ -426,14 +498,13 @@ cdef class CellTable:
                     cell.form = TIMED
                 else:
                     cell.row = stored.held(row)
-        self.entries[key] = cell
-        self.index.add(key)
+        self.add(cell)
         return cell
 
-    cdef bint is_later(self, object key) except -1:
-        """Return whether a key of a cache of segments is later than all that was written, so that it has no row."""
+    cdef bint is_later(self, int64_t time) noexcept:
+        """Return whether a time is later than all that was written, so that it has no row."""
         cdef int64_t observed = self.stored.segments.observed_ms
-        return 0 <= observed < <int64_t>(<tuple?>key)[1]
+        return 0 <= observed < time
 
     def take_dirty(self):
         """Return the changed entries as ChangedRows, in the order of the last puts, and mark them as clean."""
@@ -442,33 +513,27 @@ cdef class CellTable:
     cdef ChangedRows taken(self, Py_ssize_t most):
         """Return those of the oldest changes, so many, as take_dirty does."""
         cdef ChangedRows changes = ChangedRows.__new__(ChangedRows)
-        cdef Py_ssize_t i, size = self.dirty_count
-        cdef stamped *ordered = <stamped *>malloc((size + 1) * sizeof(stamped))
         cdef changed_row change
         cdef Cell cell
-        if ordered is NULL:
-            raise MemoryError()
-        try:
-            memcpy(ordered, self.puts, size * sizeof(stamped))
-            if most < size:
-                lowest_first(ordered, size, most)
-            if not is_ascending(ordered, most):
-                qsort(ordered, most, sizeof(stamped), _by_stamp)
-            changes.make_room(most)
-            for i in range(most):
-                cell = <Cell>ordered[i].cell
-                change.key, change.cell = <PyObject *>cell.key, ordered[i].cell
-                change.held = NULL if cell.form == COUNTED else <PyObject *>cell.row
-                change.is_timed = cell.form == TIMED
-                change.number, change.newest, change.timestamp = cell.number, cell.newest, cell.timestamp
-                change.headers, change.message = <PyObject *>cell.headers, <PyObject *>cell.message
-                changes.keep(&change)
-                self.end_changes(cell)
-                cell.message = None
-                if change.held is <PyObject *>None:
-                    del self.entries[cell.key]
-        finally:
-            free(ordered)
+        changes.make_room(most)
+        changes.times = self.times
+        while changes.count < most:
+            cell = <Cell>self.links[self.links[CHANGED].after].cell
+            change.key, change.time, change.second = <PyObject *>cell.key, cell.time, cell.second
+            change.cell = <PyObject *>cell
+            change.held = NULL if cell.form == COUNTED else <PyObject *>cell.row
+            change.is_timed = cell.form == TIMED
+            change.number, change.newest, change.timestamp = cell.number, cell.newest, cell.timestamp
+            change.headers, change.message = <PyObject *>cell.headers, <PyObject *>cell.message
+            changes.keep(&change)
+            cell.message = None
+            if change.held is <PyObject *>None:
+                self.remove(cell)
+                continue
+            cell.is_changed = False
+            self.dirty_count -= 1
+            self.unlink(cell.place)
+            self.append(cell.place, CLEAN)
         return changes
 
     def evict(self, Py_ssize_t wanted, flush):
@@ -488,42 +553,26 @@ cdef class CellTable:
 
     cdef int drop(self, Cell cell) except -1:
         """Drop a cell whose change a flush has written; return how many entries are gone: not if it is used again."""
-        cdef PyObject *found
-        if cell.used or cell.place:
+        if cell.used or cell.is_changed:
             return 0
-        found = PyDict_GetItemWithError(self.entries, cell.key)
-        if found is <PyObject *>cell:
-            del self.entries[cell.key]
+        if cell.place:
+            self.remove(cell)
         return 1
 
     def evict_clean(self, Py_ssize_t wanted):
         """Drop up to wanted clean entries, and return how many are left to drop, as NamedCache.evict_clean does."""
-        cdef list victims, passed
-        cdef PyObject *key
-        cdef PyObject *found
-        cdef Py_ssize_t position
+        cdef Py_ssize_t left = 2 * (self.count - self.dirty_count)  # used ones are passed once
         cdef Cell cell
-        cdef Py_ssize_t clean
-        for _ in range(2):
-            victims, passed, position = [], [], 0
-            clean = len(self.entries) - self.dirty_count
-            while len(victims) < wanted and len(victims) + len(passed) < clean and PyDict_Next(self.entries, &position, &key, &found):
-                cell = <Cell?>found
-                if cell.place:
-                    continue
-                if cell.used:
-                    cell.used = False
-                    passed.append(cell)
-                else:
-                    victims.append(<object>key)
-            for victim in victims:
-                del self.entries[victim]
-            for cell in passed:
-                del self.entries[cell.key]
-                self.entries[cell.key] = cell
-            wanted -= len(victims)
-            if not wanted:
-                break
+        while wanted and left and self.links[CLEAN].after != CLEAN:
+            cell = <Cell>self.links[self.links[CLEAN].after].cell
+            left -= 1
+            if cell.used:
+                cell.used = False
+                self.unlink(cell.place)
+                self.append(cell.place, CLEAN)
+            else:
+                self.remove(cell)
+                wanted -= 1
         return wanted
 
 
@@ -541,28 +590,28 @@ cdef class CellUpdates:
         self.read = read
         self.native = native
 
-    cdef Cell find(self, object key):
-        cdef PyObject *found = PyDict_GetItemWithError(self.table.entries, key)
+    cdef Cell find(self, key, int64_t time, int64_t second):
+        cdef PyObject *found = self.table.find(key, time, second)
         if found is not NULL:
-            return <Cell?>found
-        cdef Cell cell = self.table.load(key)
+            return <Cell>found
+        cdef Cell cell = self.table.load(key, time, second)
         if cell is None:
-            cell = self.load(key)
+            cell = self.load(cache_key_of(self.table.times, key, time, second))
         self.grew = True
         return cell
 
-    cdef bint put(self, Cell cell, long long timestamp, object headers, object message) except -1:
+    cdef bint put(self, Cell cell, int64_t timestamp, headers, message) except -1:
         cdef CellTable table = self.table
-        table.changed(cell, timestamp, headers, message)
+        table.changed_by(cell, timestamp, headers, message)
         cell.used = True
         if self.grew:
             self.grew = False
-            return len(table.entries) >= table.check_at
+            return table.count >= table.check_at
         return False
 
-    cpdef bint count(self, cache_key, long long timestamp, headers, message) except -1:
+    cdef bint count(self, key, int64_t time, int64_t second, int64_t timestamp, headers, message) except -1:
         """Add one to a count."""
-        cdef Cell cell = self.find(cache_key)
+        cdef Cell cell = self.find(key, time, second)
         if cell.form != COUNTED:
             if has_row(cell):
                 cell.number = cell.held(&cell.newest)
@@ -575,24 +624,26 @@ cdef class CellUpdates:
             cell.newest = timestamp
         return self.put(cell, timestamp, headers, message)
 
-    cpdef bint aggregate(
-        self, initializer, aggregator, cache_key, key, value, int64_t timestamp, headers, message
+    cdef bint aggregate(
+        self, initializer, aggregator, key, int64_t time, int64_t second, given, value, int64_t timestamp, headers, message
     ) except -1:
-        """Put aggregator(key, value, old), where old is initializer() for a new key."""
-        cdef Cell cell = self.find(cache_key)
+        """Put aggregator(given, value, old), where old is initializer() for a new key."""
+        cdef Cell cell = self.find(key, time, second)
         cdef int64_t newest = timestamp
         if has_row(cell):
             old = self.own(cell.held(&newest))
             newest = max(newest, timestamp)
         else:
             old = initializer()
-        new = aggregated(aggregator, key, value, old)
+        new = aggregated(aggregator, given, value, old)
         old = None
         return self.put_new(cell, new, newest, timestamp, headers, message)
 
-    cpdef bint reduce(self, reducer, cache_key, value, int64_t timestamp, headers, message) except -1:
+    cdef bint reduce(
+        self, reducer, key, int64_t time, int64_t second, value, int64_t timestamp, headers, message
+    ) except -1:
         """Put reducer(old, value), or value for a new key."""
-        cdef Cell cell = self.find(cache_key)
+        cdef Cell cell = self.find(key, time, second)
         cdef int64_t newest = timestamp
         new = value
         if has_row(cell):
@@ -600,15 +651,15 @@ cdef class CellUpdates:
             newest = max(newest, timestamp)
         return self.put_new(cell, new, newest, timestamp, headers, message)
 
-    cpdef bint replace(self, cache_key, value, int64_t timestamp, headers, message) except -1:
-        """Put the value without reading the old one; None deletes the row."""
+    cdef bint replace(self, key, value, int64_t timestamp, headers, message) except -1:
+        """Put the value of a key without times, without reading the old one; None deletes the row."""
         held = self.held(value)
-        cdef PyObject *found = PyDict_GetItemWithError(self.table.entries, cache_key)
+        cdef PyObject *found = self.table.find(key, 0, 0)
         cdef Cell cell
         if found is not NULL:
-            return self.put_held(<Cell?>found, held, timestamp, timestamp, headers, message)
-        cell = new_cell(cache_key, None)
-        self.table.entries[cache_key] = cell
+            return self.put_held(<Cell>found, held, timestamp, timestamp, headers, message)
+        cell = new_cell(key, 0, 0, None)
+        self.table.add(cell)
         self.grew = True
         cdef bint grown = self.put_held(cell, held, timestamp, timestamp, headers, message)
         cell.used = False

@@ -41,11 +41,19 @@ cdef union row_data:
     PyObject *object
 
 
-cdef struct timed_row:
-    int64_t time
+cdef struct row_time:
+    int64_t time  # by which the row expires
     int64_t second
+
+
+cdef struct timed_row:
+    row_time at
     int size  # of a small row; -1: it is an object
     row_data data
+
+
+cdef Py_ssize_t time_place(const void *rows, size_t row_size, Py_ssize_t count, int64_t time, int64_t second) noexcept
+cdef object cache_key_of(int times, key, int64_t time, int64_t second)
 
 
 cdef inline object data_of(const timed_row *row):
@@ -56,13 +64,13 @@ cdef inline object data_of(const timed_row *row):
 
 cdef class TimedRows:
     cdef timed_row *rows
-    cdef int count, capacity
+    cdef Py_ssize_t count, capacity
 
-    cdef int place(self, int64_t time, int64_t second) noexcept
-    cdef bint has(self, int at, int64_t time, int64_t second) noexcept
-    cdef int insert(self, int at, int64_t time, int64_t second, bytes data) except -1
-    cdef void fill(self, int at, bytes data) noexcept
-    cdef void remove(self, int begin, int end) noexcept
+    cdef Py_ssize_t place(self, int64_t time, int64_t second) noexcept
+    cdef bint has(self, Py_ssize_t at, int64_t time, int64_t second) noexcept
+    cdef int insert(self, Py_ssize_t at, int64_t time, int64_t second, bytes data) except -1
+    cdef void fill(self, Py_ssize_t at, bytes data) noexcept
+    cdef void remove(self, Py_ssize_t begin, Py_ssize_t end) noexcept
 
 
 cdef class SortedKeys:
@@ -73,7 +81,8 @@ cdef class SortedKeys:
 
 
 cdef class RowBuffer:
-    cdef readonly dict rows
+    cdef dict known
+    cdef list added  # keys and their rows in turn
     cdef public dict recent
     cdef public Py_ssize_t found, read_room
     cdef public SortedKeys index
@@ -85,7 +94,12 @@ cdef class RowBuffer:
 
     cdef object row(self, bytes key)
     cdef int note(self, bytes key, row) except -1
+    cdef Py_ssize_t size(self) noexcept
+    cdef dict settled(self)
+    cdef int keep(self, bytes key, value) except -1
     cdef int set(self, bytes key, value) except -1
+    cdef int set_unread(self, bytes key, value) except -1
+    cdef int grown(self) except -1
     cpdef object find(self, bytes key)
 
 
@@ -117,6 +131,8 @@ cpdef tuple read_rows(cursor, bytes bound, bint reverse, Py_ssize_t rows, Py_ssi
 cdef class LatestRows:
     cdef RowBuffer buffer
     cdef dict by_key
+    cdef bytes last_key  # which rows_of was called with last, None if its rows may be others now
+    cdef TimedRows last_rows
     cdef int second_size
     cdef int64_t interval_ms
     cdef object room
@@ -128,6 +144,7 @@ cdef class LatestRows:
     cpdef list values(self, bytes key, int64_t time_from, int64_t time_to, decode)
     cdef bint knows(self, int64_t time_from)
     cdef TimedRows rows_of(self, bytes key)
+    cdef void forget(self) noexcept
     cdef Py_ssize_t split(self, bytes log_key, int64_t *time, int64_t *second) except -1
     cdef int64_t second(self, const char *data) noexcept
     cdef bytes row_key(self, bytes log_key, int64_t time)
@@ -155,6 +172,8 @@ cdef class SegmentTimes:
 
 cdef struct changed_row:
     PyObject *key
+    int64_t time  # and second: those of the cache key
+    int64_t second
     PyObject *cell
     PyObject *held  # NULL: it is the number, with its newest timestamp
     bint is_timed  # held is the value alone, newest its timestamp
@@ -168,7 +187,9 @@ cdef struct changed_row:
 cdef class ChangedRows:
     cdef changed_row *rows
     cdef readonly Py_ssize_t count
+    cdef int times  # that a cache key has
 
+    cdef object cache_key(self, Py_ssize_t i)
     cdef int make_room(self, Py_ssize_t count) except -1
     cdef void keep(self, const changed_row *row) noexcept
     cdef object held(self, Py_ssize_t i)
@@ -184,9 +205,7 @@ cdef class StoredEntries:
     cdef bint timestamped, is_long
     cdef int64_t observed  # within write(): the highest time so far, which the segments may not know yet
 
-    cdef object row(self, key)
-    cdef int64_t second(self, tuple key) except? -1
-    cdef bytes log_key(self, tuple key, int64_t time)
+    cdef object row_at(self, key, int64_t time, int64_t second)
     cdef bint read_long(self, bytes row, int64_t *number, int64_t *time) noexcept
     cdef object held(self, bytes row)
     cdef object held_value(self, bytes row, int64_t *time)

@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
 """The rows of a store in memory: those written between two commits, and the latest ones by time and key."""
 
+from itertools import islice
 from types import GenericAlias
 
 cimport cython
@@ -19,6 +20,7 @@ from penstock.kernel.sinks cimport Changelog
 
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
+    PyObject *PyList_GET_ITEM(object, Py_ssize_t) noexcept
     const char *data_at "PyBytes_AS_STRING"(PyObject *) noexcept nogil
     Py_ssize_t size_at "PyBytes_GET_SIZE"(PyObject *) noexcept nogil
 
@@ -31,22 +33,52 @@ cdef class RowBuffer:
     RecentRows; found: how often get has found a row there; read_room: how many rows that get reads from disk may still be
     kept there, or below zero how many must be read first. refill(): called when it becomes zero. index: the keys of rows
     in order, maintained once it exists.
+
+    Rows that were added wait in a list until any row is looked up: most of those of windows are only written.
     """
 
     def __init__(self, read, check, Py_ssize_t check_at, refill):
-        self.rows = {}
+        self.known = {}
+        self.added = []
         self.recent = {}
         self.check_at = check_at
         self.read = read
         self.check = check
         self.refill = refill
 
+    @property
+    def rows(self):
+        """The uncommitted rows."""
+        return self.settled()
+
+    def __len__(self):
+        return self.size()
+
+    cdef Py_ssize_t size(self) noexcept:
+        """Return the number of uncommitted rows; one that was added again since the last look-up counts twice."""
+        return len(self.known) + len(self.added) // 2
+
+    cdef dict settled(self):
+        """Return the uncommitted rows, all in the dict."""
+        cdef Py_ssize_t i
+        if self.added:
+            for i in range(0, len(self.added), 2):
+                self.keep(<bytes>self.added[i], self.added[i + 1])
+            self.added.clear()
+        return self.known
+
+    cdef int keep(self, bytes key, value) except -1:
+        if self.index is not None and key not in self.known:
+            self.index.insert(key)
+        self.known[key] = value
+        return 0
+
     def get(self, bytes key not None):
         """Return a row, None if there is none."""
         return self.row(key)
 
     cdef object row(self, bytes key):
-        cdef PyObject *value = PyDict_GetItemWithError(self.rows, key)
+        cdef PyObject *value = PyDict_GetItemWithError(self.settled(), key)
         if value is NULL:
             value = PyDict_GetItemWithError(self.recent, key)
             if value is NULL:
@@ -71,28 +103,52 @@ cdef class RowBuffer:
         """Set a row; None deletes it."""
         self.set(key, value)
 
+    def add(self, bytes key not None, value):
+        """Set a row that is not looked up soon."""
+        self.set_unread(key, value)
+
     cdef int set(self, bytes key, value) except -1:
-        if self.index is not None and key not in self.rows:
-            self.index.insert(key)
-        self.rows[key] = value
-        if len(self.rows) >= self.check_at:
+        self.settled()
+        self.keep(key, value)
+        return self.grown()
+
+    cdef int set_unread(self, bytes key, value) except -1:
+        self.added.append(key)
+        self.added.append(value)
+        return self.grown()
+
+    cdef int grown(self) except -1:
+        if self.size() >= self.check_at:
             self.check()
         return 0
 
     def between(self, bytes start, bytes end, bint reverse=False):
         """Return the uncommitted rows with start <= key < end in order; None leaves a side open."""
-        if not self.rows:
+        cdef dict rows = self.settled()
+        if not rows:
             return []
         if self.index is None:
-            self.index = SortedKeys(self.rows)
-        found = [(key, self.rows[key]) for key in self.index.between(start, end)]
+            self.index = SortedKeys(rows)
+        found = [(key, rows[key]) for key in self.index.between(start, end)]
         if reverse:
             found.reverse()
         return found
 
+    def newest(self, Py_ssize_t most):
+        """Return some of the uncommitted rows, the last ones that were put, as a list of (key, row)."""
+        cdef Py_ssize_t i, size = len(self.added)
+        if size:
+            return [(self.added[i], self.added[i + 1]) for i in range(max(0, size - 2 * most), size, 2)]
+        return list(islice(reversed(self.known.items()), most))
+
+    def in_order(self):
+        """Return the uncommitted rows in the order of their keys, as a list of (key, row)."""
+        return ordered_rows(self.known, self.added)
+
     def clear(self):
         """Drop the rows in memory; those on disk remain."""
-        self.rows.clear()
+        self.known.clear()
+        self.added.clear()
         self.index = None
 
     cpdef object find(self, bytes key):
@@ -235,18 +291,47 @@ cdef int compare(bytes left, bytes right) noexcept:
     return order_of(<PyObject *>left, <PyObject *>right)
 
 
+cdef enum:
+    MORE = -1
+
+
 cdef struct headed_row:
-    uint64_t head  # of the key: its first bytes behind those that all keys share
+    uint64_t head  # of the key: its first bytes behind those that all keys share, and the next ones
+    uint64_t next
     PyObject *key
     PyObject *value
+    int size  # of a key that ends within these bytes, otherwise MORE
+    int number  # the last row of a key counts
+
+
+cdef int order_of_keys(const headed_row *left, const headed_row *right) noexcept nogil:
+    if left.head != right.head:
+        return -1 if left.head < right.head else 1
+    if left.next != right.next:
+        return -1 if left.next < right.next else 1
+    if left.size != MORE and right.size != MORE:  # the keys themselves are in slow memory
+        return (left.size > right.size) - (left.size < right.size)
+    return order_of(left.key, right.key)
 
 
 cdef int by_key(const void *one, const void *other) noexcept nogil:
     cdef headed_row *left = <headed_row *>one
     cdef headed_row *right = <headed_row *>other
-    if left.head != right.head:
-        return -1 if left.head < right.head else 1
-    return order_of(left.key, right.key)
+    cdef int order = order_of_keys(left, right)
+    return order if order else (left.number > right.number) - (left.number < right.number)
+
+
+cdef uint64_t part_of(const char *data, Py_ssize_t size, Py_ssize_t start) noexcept nogil:
+    """Return 8 bytes from a place on as a number, those behind the end as zeros."""
+    cdef uint64_t part = 0
+    cdef Py_ssize_t at
+    if size >= start + <Py_ssize_t>sizeof(part):
+        return <uint64_t>read_time(data + start)
+    for at in range(start, start + <Py_ssize_t>sizeof(part)):
+        part <<= 8
+        if at < size:
+            part |= <unsigned char>data[at]
+    return part
 
 
 cdef Py_ssize_t shared_size(const headed_row *rows, Py_ssize_t count) noexcept nogil:
@@ -264,7 +349,12 @@ cdef Py_ssize_t shared_size(const headed_row *rows, Py_ssize_t count) noexcept n
 
 def in_order(dict rows not None):
     """Return the rows of a dict in the order of their keys, as a list of (key, row). Raises TypeError for other keys."""
-    cdef Py_ssize_t count = len(rows), position = 0, i = 0, at, shared
+    return ordered_rows(rows, [])
+
+
+cdef list ordered_rows(dict rows, list more):
+    """Return the rows of a dict, and those that a list has in turn with their keys, in order; the last one of a key counts."""
+    cdef Py_ssize_t count = len(rows) + len(more) // 2, position = 0, i = 0, at, shared, size
     cdef PyObject *key
     cdef PyObject *value
     cdef headed_row *found
@@ -279,15 +369,22 @@ def in_order(dict rows not None):
                 raise TypeError(f"a key of bytes is needed, not {<object>key!r}")
             found[i].key, found[i].value = key, value
             i += 1
+        for at in range(0, len(more), 2):
+            found[i].key, found[i].value = PyList_GET_ITEM(more, at), PyList_GET_ITEM(more, at + 1)
+            i += 1
         shared = shared_size(found, count)
         for i in range(count):
-            found[i].head = 0
-            for at in range(shared, shared + <Py_ssize_t>sizeof(uint64_t)):
-                found[i].head <<= 8
-                if at < size_at(found[i].key):
-                    found[i].head |= <unsigned char>data_at(found[i].key)[at]
+            size = size_at(found[i].key)
+            found[i].number = i
+            found[i].size = size if size <= shared + 2 * <Py_ssize_t>sizeof(uint64_t) else MORE
+            found[i].head = part_of(data_at(found[i].key), size, shared)
+            found[i].next = part_of(data_at(found[i].key), size, shared + <Py_ssize_t>sizeof(uint64_t))
         qsort(found, count, sizeof(headed_row), by_key)
-        return [(<object>found[i].key, <object>found[i].value) for i in range(count)]
+        return [
+            (<object>found[i].key, <object>found[i].value)
+            for i in range(count)
+            if i + 1 == count or order_of_keys(found + i, found + i + 1)
+        ]
     finally:
         free(found)
 
@@ -514,37 +611,54 @@ cdef inline Py_ssize_t memory_of(const timed_row *row):
     return sizeof(timed_row) + OBJECT_BYTES + PyBytes_GET_SIZE(<bytes>row.data.object)
 
 
+cdef enum:
+    NEAR_END = 8  # rows at the end that are looked at one after the other
+
+
+cdef inline bint is_before(const row_time *at, int64_t time, int64_t second) noexcept:
+    return at.time < time or (at.time == time and at.second < second)
+
+
+cdef Py_ssize_t time_place(const void *rows, size_t row_size, Py_ssize_t count, int64_t time, int64_t second) noexcept:
+    """Return the index at which a row is or would be inserted into rows, which begin with their row_time, in its order."""
+    cdef const char *first = <const char *>rows
+    cdef Py_ssize_t low = 0, high = count, middle
+    while high > 0 and high > count - NEAR_END:  # most reads are of the latest rows
+        if is_before(<const row_time *>(first + (high - 1) * row_size), time, second):
+            return high
+        high -= 1
+    while low < high:
+        middle = (low + high) // 2
+        if is_before(<const row_time *>(first + middle * row_size), time, second):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+cdef object cache_key_of(int times, key, int64_t time, int64_t second):
+    """Return a cache key with so many times."""
+    return key if times == 0 else (key, time) if times == 1 else (key, time, second)
+
+
 @cython.final
 cdef class TimedRows:
     """The rows of one record key, ordered by time."""
 
     def __dealloc__(self):
-        cdef int i
+        cdef Py_ssize_t i
         for i in range(self.count):
             release(self.rows + i)
         free(self.rows)
 
-    cdef int place(self, int64_t time, int64_t second) noexcept:
+    cdef Py_ssize_t place(self, int64_t time, int64_t second) noexcept:
         """Return the index at which a row is or would be inserted."""
-        cdef int low = 0, high = self.count, middle
-        cdef timed_row *row
-        if high:  # most rows are new and later than all others, or the last one
-            row = self.rows + high - 1
-            if row.time < time or (row.time == time and row.second < second):
-                return high
-        while low < high:
-            middle = (low + high) // 2
-            row = self.rows + middle
-            if row.time < time or (row.time == time and row.second < second):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return time_place(self.rows, sizeof(timed_row), self.count, time, second)
 
-    cdef bint has(self, int at, int64_t time, int64_t second) noexcept:
-        return at < self.count and self.rows[at].time == time and self.rows[at].second == second
+    cdef bint has(self, Py_ssize_t at, int64_t time, int64_t second) noexcept:
+        return at < self.count and self.rows[at].at.time == time and self.rows[at].at.second == second
 
-    cdef int insert(self, int at, int64_t time, int64_t second, bytes data) except -1:
+    cdef int insert(self, Py_ssize_t at, int64_t time, int64_t second, bytes data) except -1:
         cdef timed_row *grown
         if self.count == self.capacity:
             grown = <timed_row *>realloc(self.rows, (2 * self.capacity + 1) * sizeof(timed_row))
@@ -553,12 +667,12 @@ cdef class TimedRows:
             self.rows, self.capacity = grown, 2 * self.capacity + 1
         cdef timed_row *row = self.rows + at
         memmove(row + 1, row, (self.count - at) * sizeof(timed_row))
-        row.time, row.second = time, second
+        row.at.time, row.at.second = time, second
         self.fill(at, data)
         self.count += 1
         return 0
 
-    cdef void fill(self, int at, bytes data) noexcept:
+    cdef void fill(self, Py_ssize_t at, bytes data) noexcept:
         """Set what a place without data has."""
         cdef timed_row *row = self.rows + at
         row.size = -1
@@ -569,8 +683,8 @@ cdef class TimedRows:
             Py_INCREF(data)
             row.data.object = <PyObject *>data
 
-    cdef void remove(self, int begin, int end) noexcept:
-        cdef int i
+    cdef void remove(self, Py_ssize_t begin, Py_ssize_t end) noexcept:
+        cdef Py_ssize_t i
         for i in range(begin, end):
             release(self.rows + i)
         memmove(self.rows + begin, self.rows + end, (self.count - end) * sizeof(timed_row))
@@ -600,6 +714,7 @@ cdef class LatestRows:
 
     def rest(self):
         """Drop all rows, and keep no new ones."""
+        self.forget()
         self.by_key.clear()
         self.complete_from = self.newest = INT64_MAX
         self.count = self.size = self.read_count = 0
@@ -660,16 +775,16 @@ cdef class LatestRows:
     cdef int set_row(self, bytes key, int64_t time, int64_t second, bytes log_key, given) except -1:
         """Set the row of a changelog key, which is also given taken apart."""
         cdef bytes data = given
-        self.buffer.set(self.row_key(log_key, time), data)
+        self.buffer.set_unread(self.row_key(log_key, time), data)
         if time < self.complete_from:
             return 0
         cdef TimedRows rows = self.rows_of(key)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(key)
-        cdef int at
+        cdef Py_ssize_t at
         if rows is None:
             if data is None:
                 return 0
-            rows = TimedRows()
+            rows = self.last_rows = TimedRows()
             self.by_key[key] = rows
             self.size += KEY_BYTES + size
         at = rows.place(time, second)
@@ -686,6 +801,7 @@ cdef class LatestRows:
             self.count += 1
         if data is None:
             if rows.count == 0:
+                self.forget()
                 del self.by_key[key]
                 self.size -= KEY_BYTES + size
             return 0
@@ -709,7 +825,7 @@ cdef class LatestRows:
         cdef TimedRows rows = self.rows_of(key)
         if rows is None:
             return None
-        cdef int at = rows.place(time, second)
+        cdef Py_ssize_t at = rows.place(time, second)
         return data_of(rows.rows + at) if rows.has(at, time, second) else None
 
     cpdef list fetch(self, bytes key, int64_t time_from, int64_t time_to):
@@ -719,13 +835,13 @@ cdef class LatestRows:
         cdef TimedRows rows = self.rows_of(key)
         cdef list fetched = []
         cdef timed_row *row
-        cdef int i
+        cdef Py_ssize_t i
         if rows is not None:
             for i in range(rows.place(time_from, -INT64_MAX), rows.count):
                 row = rows.rows + i
-                if row.time > time_to:
+                if row.at.time > time_to:
                     break
-                fetched.append((row.time, row.second, data_of(row)))
+                fetched.append((row.at.time, row.at.second, data_of(row)))
         return fetched
 
     cpdef list values(self, bytes key, int64_t time_from, int64_t time_to, decode):
@@ -734,11 +850,11 @@ cdef class LatestRows:
             return None
         cdef TimedRows rows = self.rows_of(key)
         cdef list found = []
-        cdef int i
+        cdef Py_ssize_t i
         if rows is not None:
             i = rows.place(time_from, -INT64_MAX)
-            while i < rows.count and rows.rows[i].time <= time_to:
-                found.append((rows.rows[i].time, decode(data_of(rows.rows + i))))
+            while i < rows.count and rows.rows[i].at.time <= time_to:
+                found.append((rows.rows[i].at.time, decode(data_of(rows.rows + i))))
                 i += 1
         return found
 
@@ -750,8 +866,16 @@ cdef class LatestRows:
         return True
 
     cdef TimedRows rows_of(self, bytes key):
-        cdef PyObject *found = PyDict_GetItemWithError(self.by_key, key)
-        return None if found is NULL else <TimedRows>found
+        cdef PyObject *found
+        if key is not self.last_key:
+            found = PyDict_GetItemWithError(self.by_key, key)
+            self.last_rows = None if found is NULL else <TimedRows>found
+            self.last_key = key
+        return self.last_rows
+
+    cdef void forget(self) noexcept:
+        """Forget which rows were found last."""
+        self.last_key = self.last_rows = None
 
     cdef int trim(self) except -1:
         """Drop the earliest rows, or all if they were rarely read."""
@@ -775,7 +899,7 @@ cdef class LatestRows:
         cdef PyObject *found
         cdef Py_ssize_t position = 0
         while PyDict_Next(self.by_key, &position, NULL, &found):
-            oldest = min(oldest, (<TimedRows>found).rows[0].time)
+            oldest = min(oldest, (<TimedRows>found).rows[0].at.time)
         return oldest
 
     cdef int drop_before(self, int64_t time) except -1:
@@ -784,7 +908,7 @@ cdef class LatestRows:
         cdef PyObject *found
         cdef Py_ssize_t position = 0
         cdef TimedRows rows
-        cdef int i, end
+        cdef Py_ssize_t i, end
         self.complete_from = time
         while PyDict_Next(self.by_key, &position, &key, &found):
             rows = <TimedRows>found
@@ -795,6 +919,7 @@ cdef class LatestRows:
             rows.remove(0, end)
             if rows.count == 0:
                 empty.append(<object>key)
+        self.forget()
         for gone in empty:
             del self.by_key[gone]
             self.size -= KEY_BYTES + PyBytes_GET_SIZE(<bytes>gone)
@@ -916,6 +1041,9 @@ cdef class ChangedRows:
         self.rows[self.count] = row[0]
         self.count += 1
 
+    cdef object cache_key(self, Py_ssize_t i):
+        return cache_key_of(self.times, <object>self.rows[i].key, self.rows[i].time, self.rows[i].second)
+
     cdef object held(self, Py_ssize_t i):
         """Return the held value of a row."""
         cdef changed_row *row = self.rows + i
@@ -930,7 +1058,7 @@ cdef class ChangedRows:
         if not 0 <= i < self.count:
             raise IndexError(i)
         cdef changed_row *row = self.rows + i
-        return <object>row.key, self.held(i), row.timestamp, <object>row.headers, <object>row.message
+        return self.cache_key(i), self.held(i), row.timestamp, <object>row.headers, <object>row.message
 
     def deleted(self):
         """Return the set of the cache keys whose rows are deleted."""
@@ -938,7 +1066,7 @@ cdef class ChangedRows:
         cdef set found = set()
         for i in range(self.count):
             if self.rows[i].held is <PyObject *>None:
-                found.add(<object>self.rows[i].key)
+                found.add(self.cache_key(i))
         return found
 
     def __iter__(self):
@@ -959,6 +1087,7 @@ cdef class ChangedRows:
         cdef ChangedRows found = ChangedRows.__new__(ChangedRows)
         cdef Py_ssize_t i
         found.make_room(len(places))
+        found.times = self.times
         for i in places:
             if not 0 <= i < self.count:
                 raise IndexError(i)
@@ -992,22 +1121,20 @@ cdef class StoredEntries:
 
     def __call__(self, key):
         """Return the entry of a cache key, None if there is none."""
-        row = self.row(key)
+        cdef int64_t second = 0
+        if self.segments is None:
+            row = self.row_at(key, 0, 0)
+        else:
+            if self.second_size == TIME_BYTES:
+                second = (<tuple?>key)[2]
+            row = self.row_at((<tuple?>key)[0], (<tuple>key)[1], second)
         return None if row is None else self.held(row)
 
-    cdef object row(self, key):
-        cdef int64_t time
+    cdef object row_at(self, key, int64_t time, int64_t second):
+        """Return the row of a cache key, which is given taken apart; None if there is none."""
         if self.segments is None:
             return self.buffer.row(<bytes?>key)
-        time = (<tuple?>key)[1]
-        return self.segments.row(<bytes?>(<tuple>key)[0], time, self.second(<tuple>key))
-
-    cdef int64_t second(self, tuple key) except? -1:
-        """Return the second number of a cache key."""
-        return key[2] if self.second_size == TIME_BYTES else 0
-
-    cdef bytes log_key(self, tuple key, int64_t time):
-        return log_key_of(<bytes?>key[0], time, self.second(key), self.second_size)
+        return self.segments.row(<bytes?>key, time, second)
 
     cdef bint read_long(self, bytes row, int64_t *number, int64_t *time) noexcept:
         """Read a row of an integer and its timestamp; return False for any other row."""
@@ -1045,11 +1172,13 @@ cdef class StoredEntries:
     def olds(self, ChangedRows changes not None, bint only_deleted):
         """Return the stored entries that changes replace, None where there is none. only_deleted: None for others, too."""
         cdef list found = []
+        cdef changed_row *change
         cdef Py_ssize_t i
         for i in range(changes.count):
+            change = changes.rows + i
             row = None
-            if not only_deleted or changes.rows[i].held is <PyObject *>None:
-                row = self.row(<object>changes.rows[i].key)
+            if not only_deleted or change.held is <PyObject *>None:
+                row = self.row_at(<object>change.key, change.time, change.second)
             found.append(None if row is None else self.held(row))
         return found
 
@@ -1083,14 +1212,14 @@ cdef class StoredEntries:
 
     cdef int write_rows(self, ChangedRows changes) except -1:
         cdef int64_t time, timestamp, taken_from = 0, drops_at = 0
-        cdef bytes data, row
+        cdef bytes key, log_key, data, row
         cdef changed_row *change
         cdef Py_ssize_t i
         if self.segments is not None:
             taken_from, drops_at = self.segments.taken_from, self.segments.drops_at
         for i in range(changes.count):
             change = changes.rows + i
-            key, timestamp = <object>change.key, change.timestamp
+            key, timestamp = <bytes?><object>change.key, change.timestamp
             if change.held is <PyObject *>None and self.timestamped:
                 self.advance()
                 self.write_plain((changes[i],))
@@ -1106,10 +1235,10 @@ cdef class StoredEntries:
                 row = data = None if held is None else self.written(held)
             if self.segments is None:
                 self.changelog.write(key, data, timestamp)
-                self.buffer.set(<bytes?>key, row)
+                self.buffer.set(key, row)
                 continue
-            time = (<tuple?>key)[1]
-            log_key = self.log_key(<tuple>key, time)
+            time = change.time
+            log_key = log_key_of(key, time, change.second, self.second_size)
             self.changelog.write(log_key, data, timestamp)
             if time > self.observed:
                 self.observed = time
@@ -1119,4 +1248,4 @@ cdef class StoredEntries:
             if time < taken_from:
                 self.segments.put(log_key, time, row)
             else:
-                self.latest.set_row(<bytes>(<tuple>key)[0], time, self.second(<tuple>key), log_key, row)
+                self.latest.set_row(key, time, change.second, log_key, row)

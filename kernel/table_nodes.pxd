@@ -30,7 +30,7 @@ cdef class CachedRows(Rows):
     cdef bint keeps_messages
 
     cdef object source(self)
-    cdef int put(self, cache_key, value, int64_t newest, int64_t timestamp, headers) except -1
+    cdef int put(self, key, int64_t time, int64_t second, held, int64_t timestamp, headers) except -1
     cdef int grow(self, int64_t timestamp, headers) except -1
 
 

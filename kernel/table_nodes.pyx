@@ -104,18 +104,20 @@ cdef class CachedRows(Rows):
         return self.task.message if self.keeps_messages else None
 
     cdef int count(self, Node node, key, int64_t timestamp, headers) except -1:
-        if self.updates.count(self.key_bytes(key), timestamp, headers, self.source()):
+        if self.updates.count(self.key_bytes(key), 0, 0, timestamp, headers, self.source()):
             self.grow(timestamp, headers)
         return 0
 
     cdef int aggregate(self, Node node, initializer, aggregator, key, value, int64_t timestamp, headers) except -1:
-        cache_key, given = self.key_bytes(key), key_for(aggregator, key)
-        if self.updates.aggregate(initializer, aggregator, cache_key, given, value, timestamp, headers, self.source()):
+        row_key, given = self.key_bytes(key), key_for(aggregator, key)
+        if self.updates.aggregate(
+            initializer, aggregator, row_key, 0, 0, given, value, timestamp, headers, self.source()
+        ):
             self.grow(timestamp, headers)
         return 0
 
     cdef int reduce(self, Node node, reducer, key, value, int64_t timestamp, headers) except -1:
-        if self.updates.reduce(reducer, self.key_bytes(key), value, timestamp, headers, self.source()):
+        if self.updates.reduce(reducer, self.key_bytes(key), 0, 0, value, timestamp, headers, self.source()):
             self.grow(timestamp, headers)
         return 0
 
@@ -127,10 +129,9 @@ cdef class CachedRows(Rows):
     cdef int renew(self, Node node, key, value, old, int64_t timestamp, headers) except -1:
         return self.replace(node, key, value, timestamp, headers)
 
-    cdef int put(self, cache_key, value, int64_t newest, int64_t timestamp, headers) except -1:
-        """Put a row, whose timestamp need not be the record's; None deletes it."""
-        row = None if value is None else (self.updates.held(value), newest)
-        if self.updates.table.put(cache_key, row, timestamp, headers, self.source()):
+    cdef int put(self, key, int64_t time, int64_t second, held, int64_t timestamp, headers) except -1:
+        """Put the row of a key with times; None deletes it."""
+        if self.updates.table.put(key, time, second, held, timestamp, headers, self.source()):
             self.grow(timestamp, headers)
         return 0
 
@@ -394,7 +395,7 @@ cdef class RowGetter:
         return NEEDS_BYTES if serde is self.key_serde else READS
 
     cdef dict known_keys(self, serde):
-        return self.table.entries if self.table is not None and serde is self.key_serde else None
+        return self.table.by_key if self.table is not None and serde is self.key_serde else None
 
 
 cdef class RowNode(Node):
@@ -406,7 +407,7 @@ cdef class RowNode(Node):
 
     cpdef dict known_keys(self, serde):
         if type(self.rows) is CachedRows and self.rows.key_serde is serde:
-            return (<CachedRows>self.rows).updates.table.entries
+            return (<CachedRows>self.rows).updates.table.by_key
         return None
 
     cpdef int use_of_key(self, serde) except -1:
@@ -798,16 +799,13 @@ cdef class FlushedChanges:
         self.read, self.bytes_serde = read, bytes_serde
         self.timestamped, self.keeps_headers = timestamped, keeps_headers
 
-    cdef Key key(self, cache_key):
-        cdef tuple parts
-        cdef int64_t start
+    cdef Key key(self, const changed_row *change):
+        cdef bytes data = <bytes?><object>change.key
         if self.form == PLAIN:
-            return key_from(<bytes?>cache_key, self.reader)
-        parts = <tuple?>cache_key
+            return key_from(data, self.reader)
         if self.form == SESSION:
-            return windowed_key_from(<bytes?>parts[0], self.reader, parts[2], parts[1])
-        start = parts[1]
-        return windowed_key_from(<bytes?>parts[0], self.reader, start, end_of(start, self.size_ms, self.window_end))
+            return windowed_key_from(data, self.reader, change.second, change.time)
+        return windowed_key_from(data, self.reader, change.time, end_of(change.time, self.size_ms, self.window_end))
 
     def send(self, ChangedRows changes not None, list olds):
         """Pass the changes of a flush on; olds: the rows before, None if they are not asked for."""
@@ -824,7 +822,7 @@ cdef class FlushedChanges:
             at, headers = change.timestamp, <object>change.headers
             task.at = self.name
             task.timestamp, task.headers, task.message = at, headers, <object>change.message
-            key = self.key(<object>change.key)
+            key = self.key(change)
             old = None if olds is None else olds[i]
             held = None
             if change.held is NULL:

@@ -173,9 +173,6 @@ cdef class WindowedAggregate(RowNode):
         """Return the bytes of a record's key, None if the rows need the key itself."""
         return None if type(self.rows) is PythonRows else self.rows.key_bytes(key)
 
-    cpdef dict known_keys(self, serde):
-        return None
-
     cpdef int use_of_key(self, serde) except -1:
         return RowNode.use_of_key(self, serde) | (0 if self.counts or self.initializer is None else use_by(self.aggregator))
 
@@ -282,7 +279,7 @@ cdef class WindowAggregate(WindowedAggregate):
     cdef int update(self, key, bytes record_key, value, start, int64_t timestamp, headers) except -1:
         given = None if self.counts or self.initializer is None else key_for(self.aggregator, key)
         if type(self.rows) is CachedRows:
-            return self.update_cached(<CachedRows>self.rows, (record_key, start), given, value, timestamp, headers)
+            return self.update_cached(<CachedRows>self.rows, record_key, start, given, value, timestamp, headers)
         cdef int64_t end = self.windows.end(start)
         if type(self.rows) is StoredWindowRows:
             return (<StoredWindowRows>self.rows).update(self, record_key, given, value, start, end, timestamp, headers)
@@ -292,15 +289,19 @@ cdef class WindowAggregate(WindowedAggregate):
             return rows.reduce(self, self.aggregator, window, value, timestamp, headers)
         return rows.aggregate_in(window, self.initializer, self.aggregator, given, value, timestamp, headers)
 
-    cdef int update_cached(self, CachedRows rows, cache_key, given, value, int64_t timestamp, headers) except -1:
+    cdef int update_cached(
+        self, CachedRows rows, bytes record_key, int64_t start, given, value, int64_t timestamp, headers
+    ) except -1:
         cdef bint grew
         if self.counts:
-            grew = rows.updates.count(cache_key, timestamp, headers, rows.source())
+            grew = rows.updates.count(record_key, start, 0, timestamp, headers, rows.source())
         elif self.initializer is None:
-            grew = rows.updates.reduce(self.aggregator, cache_key, value, timestamp, headers, rows.source())
+            grew = rows.updates.reduce(
+                self.aggregator, record_key, start, 0, value, timestamp, headers, rows.source()
+            )
         else:
             grew = rows.updates.aggregate(
-                self.initializer, self.aggregator, cache_key, given, value, timestamp, headers, rows.source()
+                self.initializer, self.aggregator, record_key, start, 0, given, value, timestamp, headers, rows.source()
             )
         if grew:
             rows.grow(timestamp, headers)
@@ -502,10 +503,13 @@ cdef class SlidingWindowAggregate(WindowedAggregate):
 
     cdef int put(self, SlidingRecord record, int64_t start, new, sent, int64_t newest) except -1:
         """Write the row of a window; the change is passed on. sent: the old value that goes with it."""
+        cdef CachedRows cached
         cdef StoredWindowRows stored
         cdef int64_t end = self.end(start)
         if type(self.rows) is CachedRows:
-            (<CachedRows>self.rows).put((record.row_key, start), new, newest, record.timestamp, record.headers)
+            cached = <CachedRows>self.rows
+            row = None if new is None else (cached.updates.held(new), newest)
+            cached.put(record.row_key, start, 0, row, record.timestamp, record.headers)
         elif type(self.rows) is StoredWindowRows:
             stored = <StoredWindowRows>self.rows
             row_key = stored.begin(record.row_key, start)
@@ -710,7 +714,7 @@ cdef class SessionAggregate(Node):
     cdef int remove(self, key, bytes record_key, tuple session, int64_t timestamp, headers) except -1:
         """Delete a session that was merged into another one."""
         if type(self.rows) is CachedRows:
-            return self.put_cached((record_key, session[0], session[1]), None, timestamp, headers)
+            return (<CachedRows>self.rows).put(record_key, session[0], session[1], None, timestamp, headers)
         if type(self.rows) is StoredSessions:
             return (<StoredSessions>self.rows).put_session(
                 self, record_key, session[0], session[1], None, session[2], timestamp, headers, False
@@ -723,20 +727,16 @@ cdef class SessionAggregate(Node):
         self, key, bytes record_key, int64_t end, int64_t start, aggregate, int64_t timestamp, headers
     ) except -1:
         """Put the aggregate of a session; the change is passed on."""
+        cdef CachedRows cached
         cdef StoredSessions stored
         if type(self.rows) is CachedRows:
-            return self.put_cached((record_key, end, start), aggregate, timestamp, headers)
+            cached = <CachedRows>self.rows
+            return cached.put(record_key, end, start, cached.updates.held(aggregate), timestamp, headers)
         if type(self.rows) is StoredSessions:
             stored = <StoredSessions>self.rows
             as_it_is = self.counts and stored.exact_type is int
             return stored.put_session(self, record_key, end, start, aggregate, None, timestamp, headers, as_it_is)
         (<PythonSessions?>self.rows).put(windowed_key(key_of(key), start, end), aggregate, timestamp, headers)
-        return 0
-
-    cdef int put_cached(self, tuple cache_key, aggregate, int64_t timestamp, headers) except -1:
-        cdef CachedRows rows = <CachedRows>self.rows
-        if rows.updates.table.put(cache_key, rows.updates.held(aggregate), timestamp, headers, rows.source()):
-            rows.grow(timestamp, headers)
         return 0
 
     cpdef int use_of_key(self, serde) except -1:

@@ -129,7 +129,7 @@ class SortedRuns(BytesStore):
 
     @override
     def has_uncommitted(self) -> bool:
-        return bool(self.buffer.rows)
+        return bool(self.buffer)
 
     @override
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:

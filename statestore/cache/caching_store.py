@@ -19,17 +19,7 @@ from penstock.kernel.nodes import Node
 from penstock.kernel.rows import ChangedRows, StoredEntries, StoreIterator
 from penstock.kernel.sinks import Changelog
 from penstock.kernel.table_nodes import FlushedChanges
-from penstock.topology.context.store_interfaces import (
-    CHANGED,
-    HEADERS,
-    KEY,
-    USED,
-    VALUE,
-    CacheKeys,
-    Cells,
-    StoreBackend,
-    StoreBuilder,
-)
+from penstock.topology.context.store_interfaces import CacheKeys, Cells, StoreBackend, StoreBuilder
 from penstock.topology.context.tallies import CACHE_GROUP, Tallies, extremes
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.context.trace_context import trace_context
@@ -70,12 +60,13 @@ class CachingStore(StateStore):
 
     caching = True
 
+    cache_keys: CacheKeys
     serdes: StoreSerdes
     values: Values
 
     def __init__(self, cache: ThreadCache) -> None:
         # StateStore.__init__ has run: the store below exists
-        self._cache = cache.named(f"{self.task.task_id}-{self.name}", self._send, self._entry_size)
+        self._cache = cache.named(f"{self.task.task_id}-{self.name}", self.cache_keys, self._send, self._entry_size)
         self._deleting: set[object] = set()  # keys whose tombstones a flush has taken, but may not have written yet
         self._changes: FlushedChanges | None = None
         #: See Follower; called once per flush.
@@ -165,26 +156,26 @@ class CachingStore(StateStore):
 
     def _getter(self, load: Callable[[Any], Any]) -> Callable[[Any], object]:
         """Return the function from a cache key to a value; load(cache key): reads an entry that is not cached."""
-        get_cell, deleting, read = self._cache.entries.get, self._deleting, self.values.read
+        get_cell, deleting, read = self._cache.table.get, self._deleting, self.values.read
 
         def get(key: Any) -> Any:
             cell = get_cell(key)
             if cell is None:
                 return None if key in deleting else read(load(key))
-            cell[USED] = True
-            return read(cell[VALUE])
+            cell.used = True
+            return read(cell.value)
 
         return get if self.task.tallies is None else self._measured(get, self.task.tallies)
 
     def _measured(self, get: Callable[[Any], object], tallies: Tallies) -> Callable[[Any], object]:
         """Return get, which measures the part of the reads that find their key cached (Kafka Streams: NamedCache)."""
-        entries, hits, reads = self._cache.entries, 0, 0
+        get_cell, hits, reads = self._cache.table.get, 0, 0
         tally = tallies.add(CACHE_GROUP, {"record-cache-id": self.name}, extremes("hit-ratio"))
 
         def measured(key: Any) -> object:
             nonlocal hits, reads
             reads += 1
-            if key in entries:
+            if get_cell(key) is not None:
                 hits += 1
                 tally.add(hits / reads)
             return get(key)
@@ -193,17 +184,17 @@ class CachingStore(StateStore):
 
     def _forwarded_getter(self) -> Callable[[Any], object]:
         """Return the function from a cache key to the value last sent downstream."""
-        get_cell, deleting, find, read = self._cache.entries.get, self._deleting, self._read_entry, self.values.read
+        get_cell, deleting, find, read = self._cache.table.get, self._deleting, self._read_entry, self.values.read
 
         def get_forwarded(key: object) -> object:
             cell = get_cell(key)
-            if cell is not None and not cell[CHANGED]:  # no pending change: it equals the store below
-                return read(cell[VALUE])
+            if cell is not None and not cell.is_changed:  # no pending change: it equals the store below
+                return read(cell.value)
             return None if key in deleting else read(find(key))
 
         return get_forwarded
 
-    def _cells(self, load: Callable[[Any], Cell], form: CacheKeys, size_ms: int = 0, timestamped: bool = True) -> Cells:
+    def _cells(self, load: Callable[[Any], Cell], size_ms: int = 0) -> Cells:
         """Return the cells for the nodes of a topology; see Cells."""
         serdes, values = self.serdes, self.values
         return self._cache.cells(
@@ -215,7 +206,7 @@ class CachingStore(StateStore):
             read=values.read_plain,
             native=NATIVE.get(serdes.exact_value or serdes.private_value),
             bytes_serde=serdes.value_serde if values.bytes_of is same and serdes.value_serde.serializer else None,
-            form=form,
+            form=self.cache_keys,
             size_ms=size_ms,
             window_end=self.builder.window_end,
         )
@@ -328,6 +319,8 @@ class CachingStore(StateStore):
 class CachingKeyValueStore(CachingStore, TaskKeyValueStore):
     """A key-value store, plain or timestamped, behind a record cache."""
 
+    cache_keys = CacheKeys.PLAIN
+
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
         TaskKeyValueStore.__init__(self, builder, task, rows)
         CachingStore.__init__(self, cache)
@@ -360,8 +353,8 @@ class CachingKeyValueStore(CachingStore, TaskKeyValueStore):
 
     @override
     def _context(self, key: object) -> Headers:
-        cell = self._cache.entries.get(self.serdes.encode_key(key))
-        return trace_context(cell[HEADERS]) if cell is not None and cell[CHANGED] else super()._context(key)
+        cell = self._cache.table.get(self.serdes.encode_key(key))
+        return trace_context(cell.headers) if cell is not None and cell.is_changed else super()._context(key)
 
     def _load(self, key: Any) -> object:
         """Read an entry from the rows and keep it in the cache."""
@@ -377,7 +370,7 @@ class CachingKeyValueStore(CachingStore, TaskKeyValueStore):
 
     @override
     def cells(self) -> Cells:
-        return self._cells(self._load_cell, CacheKeys.PLAIN)
+        return self._cells(self._load_cell)
 
     def _log_key(self, key: bytes) -> bytes:
         return key
@@ -393,9 +386,11 @@ class CachingKeyValueStore(CachingStore, TaskKeyValueStore):
         if not self.builder.plain_values:
             return decoded
         # The rows have no timestamps, but the cache has them.
-        get_cell, key_of, read = self._cache.entries.get, self.serdes.encode_key, self.values.read
-        cached = ((key, get_cell(key_of(key), (None,))[VALUE], value) for key, value in decoded)
-        return StoreIterator((key, value if held is None else read(held)) for key, held, value in cached)
+        get_cell, key_of, read = self._cache.table.get, self.serdes.encode_key, self.values.read
+        cached = ((key, get_cell(key_of(key)), value) for key, value in decoded)
+        return StoreIterator(
+            (key, value if cell is None or cell.value is None else read(cell.value)) for key, cell, value in cached
+        )
 
     def _scan(self, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[Row]:
         return merge(self.rows.scan(start, end, reverse), self._dirty_rows(start, end, reverse), reverse)
@@ -405,8 +400,7 @@ class CachingKeyValueStore(CachingStore, TaskKeyValueStore):
         to_row, cache = self.values.to_row, self._cache
         deleting = ((key, None) for key in self._deleting)
         # Clean entries equal the rows below, except those that a bounded store has evicted since.
-        looked_at = cache.entries.values() if self._evicts else cache.table.dirty()
-        cached = ((cell[KEY], cell[VALUE]) for cell in looked_at if cell[CHANGED] or cell[VALUE] is not None)
+        cached = cache.table.rows() if self._evicts else cache.table.changed()
         keys = chain(deleting, cached)  # a key that is being deleted may be dirty again
         found = {k: v for k, v in keys if (start is None or k >= start) and (end is None or k < end)}
         return [(key, to_row(found[key])) for key in sorted(found, reverse=reverse)]

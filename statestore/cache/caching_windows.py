@@ -14,7 +14,7 @@ from typing import Any, cast
 from typing_extensions import override
 
 from penstock.kernel.cells import Cell
-from penstock.topology.context.store_interfaces import CHANGED, VALUE, CacheKeys, Cells, StoreBuilder
+from penstock.topology.context.store_interfaces import CacheKeys, Cells, StoreBuilder
 from penstock.topology.context.store_types import Rows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.records import Windowed
@@ -66,14 +66,7 @@ class CachingSegments(CachingStore):
 
     def _cached_rows(self, wanted: Callable[[Any], bool]) -> Iterator[RawRow]:
         time_of, interval, to_row = self.segments.schema.time_of, self.segments.interval_ms, self.values.to_row
-        entries = chain(
-            ((key, None) for key in self._deleting),
-            (
-                (key, cell[VALUE])
-                for key, cell in self._cache.entries.items()
-                if cell[CHANGED] or cell[VALUE] is not None
-            ),
-        )
+        entries = chain(((key, None) for key in self._deleting), self._cache.table.rows())
         for key, held in entries:
             if wanted(key):
                 log_key = self._log_key(key)
@@ -118,6 +111,8 @@ class CachingSegments(CachingStore):
 class CachingWindowStore(CachingSegments, TaskWindowStore):
     """A window store behind a record cache."""
 
+    cache_keys = CacheKeys.WINDOW
+
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
         TaskWindowStore.__init__(self, builder, task, rows)
         CachingSegments.__init__(self, cache)
@@ -154,7 +149,7 @@ class CachingWindowStore(CachingSegments, TaskWindowStore):
     @override
     def cells(self) -> Cells:
         """Only for windows that are still open: it does not check whether a row has expired."""
-        return self._cells(self._cell_loader(), CacheKeys.WINDOW, self._size_ms)
+        return self._cells(self._cell_loader(), self._size_ms)
 
     @override
     def fetch_range(self, key: object, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
@@ -172,6 +167,8 @@ class CachingWindowStore(CachingSegments, TaskWindowStore):
 
 class CachingSessionStore(CachingSegments, TaskSessionStore):
     """A session store behind a record cache."""
+
+    cache_keys = CacheKeys.SESSION
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
         TaskSessionStore.__init__(self, builder, task, rows)
@@ -204,7 +201,7 @@ class CachingSessionStore(CachingSegments, TaskSessionStore):
 
     @override
     def cells(self) -> Cells:
-        return self._cells(self._cell_loader(), CacheKeys.SESSION)
+        return self._cells(self._cell_loader())
 
     @override
     def find_sessions(self, key: object, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:

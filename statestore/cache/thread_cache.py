@@ -13,12 +13,11 @@ from the store: its record context is dropped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from typing import Any
 
 from penstock.kernel.cells import Cell, CellTable
 from penstock.kernel.rows import ChangedRows
-from penstock.topology.context.store_interfaces import VALUE, Cells
+from penstock.topology.context.store_interfaces import CacheKeys, Cells
 
 #: Kafka Streams' overhead per entry (NamedCache.LRUNode 24, LRUCacheEntry 1, ProcessorRecordContext 20).
 ENTRY_OVERHEAD_BYTES = 45
@@ -35,15 +34,14 @@ CHECK_SHARE = 100
 class NamedCache:
     """The part of a ThreadCache that one store uses.
 
-    entries: cells by cache key, oldest first. table: their CellTable. flush(changes): writes and forwards changed
-    entries. size_of(key, value): serialized size in bytes of an entry.
+    table: its cells. flush(changes): writes and forwards changed entries. size_of(key, value): serialized size in bytes
+    of an entry.
     """
 
     __slots__ = (
         "_flush",
         "_owner",
         "_size_of",
-        "entries",
         "entry_bytes",
         "name",
         "table",
@@ -53,12 +51,12 @@ class NamedCache:
         self,
         owner: ThreadCache,
         name: str,
+        keys: CacheKeys,
         flush: Callable[[ChangedRows], None],
         size_of: Callable[[Any, Any], int],
     ) -> None:
         self.name = name
-        self.table = CellTable()
-        self.entries = self.table.entries
+        self.table = CellTable(keys)
         self.entry_bytes = float(ENTRY_OVERHEAD_BYTES)
         self._owner = owner
         self._flush = flush
@@ -67,7 +65,7 @@ class NamedCache:
     @property
     def size_bytes(self) -> float:
         """Estimated size of all entries."""
-        return len(self.entries) * self.entry_bytes + self.table.dirty_count * CONTEXT_BYTES
+        return len(self.table) * self.entry_bytes + self.table.dirty_count * CONTEXT_BYTES
 
     def cells(self, load: Callable[[Any], Cell], **of_the_store: Any) -> Cells:
         """Return this cache's interface for nodes; of_the_store: the fields of Cells given by the store."""
@@ -83,14 +81,14 @@ class NamedCache:
 
     def grown(self) -> None:
         """Evict if the cache is full. Call it after each new entry."""
-        if len(self.entries) >= self.table.check_at:
+        if len(self.table) >= self.table.check_at:
             self._measure()
             self._owner.make_room(self)
 
     def _measure(self) -> None:
-        sample = list(islice(reversed(self.entries.items()), SAMPLE))
+        sample = self.table.sample(SAMPLE)
         if sample:
-            total = sum(self._size_of(key, cell[VALUE]) for key, cell in sample)
+            total = sum(self._size_of(key, value) for key, value in sample)
             self.entry_bytes = total / len(sample) + ENTRY_OVERHEAD_BYTES
 
     def take_dirty(self) -> ChangedRows:
@@ -132,9 +130,15 @@ class ThreadCache:
         self.max_bytes = max_bytes
         self._caches: list[NamedCache] = []
 
-    def named(self, name: str, flush: Callable[[ChangedRows], None], size_of: Callable[[Any, Any], int]) -> NamedCache:
+    def named(
+        self,
+        name: str,
+        keys: CacheKeys,
+        flush: Callable[[ChangedRows], None],
+        size_of: Callable[[Any, Any], int],
+    ) -> NamedCache:
         """Return a new cache for one store; see NamedCache."""
-        cache = NamedCache(self, name, flush, size_of)
+        cache = NamedCache(self, name, keys, flush, size_of)
         self._caches.append(cache)
         return cache
 
@@ -153,5 +157,5 @@ class ThreadCache:
             wanted = excess + (1 - EVICT_TO) * min(self.max_bytes, cache.size_bytes)
             cache.evict(int(wanted / cache.entry_bytes) + 1)  # evicted entries are clean, and new ones are dirty
         room = int(max(0, self.max_bytes - self.size_bytes()) / (cache.entry_bytes + CONTEXT_BYTES))
-        entries = len(cache.entries)
+        entries = len(cache.table)
         cache.check_at(entries + max(1, entries // CHECK_SHARE, min(entries, room // 2)))

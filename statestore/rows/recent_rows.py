@@ -7,6 +7,10 @@ from itertools import islice
 
 from penstock.kernel.rows import RowBuffer
 
+from .bytes_store import RawRow
+
+#: How many rows the size of a row is estimated from.
+SAMPLE_ROWS = 100
 #: Memory of a row in addition to its bytes: two bytes objects and a slot of a dict.
 BUFFERED_ROW_OVERHEAD_BYTES = 180
 #: Rows are kept if reads find at least one of USEFUL added rows. Otherwise no rows are kept during the next
@@ -55,7 +59,7 @@ class RecentRows:
         recent = buffer.recent
         self._added += len(committed) + self._read_room - buffer.read_room
         recent.update(committed)
-        row_bytes = bytes_of_a_row(recent) if recent else 0
+        row_bytes = bytes_of_a_row(islice(reversed(recent.items()), SAMPLE_ROWS)) if recent else 0
         room = int(max_bytes / row_bytes) if recent else FIRST_READS
         surplus = len(recent) - room
         is_full = surplus > 0
@@ -87,7 +91,7 @@ class RecentRows:
         buffer.recent, buffer.read_room, self._read_room = {}, read_room, max(0, read_room)
 
 
-def bytes_of_a_row(rows: dict[bytes, bytes | None]) -> float:
-    """Return the approximate memory of a row, estimated from the newest ones; there must be some."""
-    sample = [len(key) + len(value or b"") for key, value in islice(reversed(rows.items()), 100)]
-    return sum(sample) / len(sample) + BUFFERED_ROW_OVERHEAD_BYTES
+def bytes_of_a_row(sample: Iterable[RawRow]) -> float:
+    """Return the approximate memory of a row, estimated from a sample, which must have some."""
+    sizes = [len(key) + len(value or b"") for key, value in sample]
+    return sum(sizes) / len(sizes) + BUFFERED_ROW_OVERHEAD_BYTES

@@ -32,7 +32,7 @@ from penstock.kernel.rows import DiskRows, LatestRows, RowBuffer, in_order, next
 from penstock.topology.errors import ProcessorStateError
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, merge
-from .recent_rows import BUFFERED_ROW_OVERHEAD_BYTES, RecentRows, bytes_of_a_row
+from .recent_rows import BUFFERED_ROW_OVERHEAD_BYTES, SAMPLE_ROWS, RecentRows, bytes_of_a_row
 from .rocksdb_errors import DISK_FULL, failed_call, open_error, reports_corruption, unwritten_memtables
 from .rocksdb_limits import WriteLimits
 from .rocksdb_resources import RocksDBConfig, RocksDBResources, process_resources
@@ -108,7 +108,6 @@ class RocksDBStore(BytesStore):
         self._recent: RecentRows | None = RecentRows(self.buffer)
         self._latest: LatestRows | None = None
         self._kept_bytes = 0
-        self._uncommitted: dict[bytes, bytes | None] = self.buffer.rows
         self._uncommitted_contexts: dict[bytes, bytes | None] = {}
         self._deleted_ranges: list[tuple[bytes, bytes]] = []
         self._disk = DiskRows(self._db.iter, self._follow, self._failed, SCAN_ROWS, SCAN_BYTES)
@@ -157,7 +156,7 @@ class RocksDBStore(BytesStore):
         """Request a commit if the write buffer is too large, estimated from its newest rows; otherwise set when to
         check again.
         """
-        count, row_bytes = len(self._uncommitted), bytes_of_a_row(self._uncommitted)
+        count, row_bytes = len(self.buffer), bytes_of_a_row(self.buffer.newest(SAMPLE_ROWS))
         limit = self._resources.config.uncommitted_max_bytes
         if count * row_bytes < limit:
             self.buffer.check_at = count + max(1, int((limit / row_bytes - count) / 2))
@@ -236,7 +235,7 @@ class RocksDBStore(BytesStore):
     def delete_range(self, start: bytes, end: bytes) -> None:
         buffered = self.buffer.between(start, end)
         for key, _ in buffered:
-            del self._uncommitted[key]
+            del self.buffer.rows[key]
         if buffered:
             self.buffer.index = None
         self._deleted_ranges.append((start, end))
@@ -250,7 +249,7 @@ class RocksDBStore(BytesStore):
 
     @override
     def approximate_num_entries(self) -> int:
-        return self.approximate_num_committed() + len(self._uncommitted)
+        return self.approximate_num_committed() + len(self.buffer)
 
     @override
     def approximate_num_committed(self) -> int:
@@ -266,17 +265,19 @@ class RocksDBStore(BytesStore):
 
     @override
     def has_uncommitted(self) -> bool:
-        return bool(self._uncommitted or self._deleted_ranges)
+        return bool(self.buffer or self._deleted_ranges)
 
     @override
     def can_wait(self) -> bool:
-        count, limit = len(self._uncommitted), self._resources.config.uncommitted_max_bytes // WAITING_PART
-        return not count or count * bytes_of_a_row(self._uncommitted) < limit
+        count, limit = len(self.buffer), self._resources.config.uncommitted_max_bytes // WAITING_PART
+        return not count or count * bytes_of_a_row(self.buffer.newest(SAMPLE_ROWS)) < limit
 
     @override
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Raises ProcessorStateError if the disk is full or fails."""
-        self._write(self._uncommitted, changelog_offset, marks, is_restore=False)
+        is_large = len(self.buffer) >= SORTED_BATCH_ROWS
+        rows = self.buffer.in_order() if is_large else self.buffer.rows.items()
+        self._write(rows, changelog_offset, marks, is_restore=False)
         if self._latest is not None:
             self._keep(self._latest.fit())
         elif self._recent is not None:
@@ -300,23 +301,24 @@ class RocksDBStore(BytesStore):
     @override
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Raises ProcessorStateError if the disk is full or fails."""
-        self._write(dict(rows), next_offset, marks, is_restore=True)  # the last record of a key counts
+        last = dict(rows)  # the last record of a key counts
+        given = in_order(last) if len(last) >= SORTED_BATCH_ROWS else last.items()
+        self._write(given, next_offset, marks, is_restore=True)
         if self._recent is not None:
             self._recent.clear()
             self._keep(0)
         self._forget_uncommitted()
 
-    def _write(self, rows: dict[bytes, bytes | None], offset: int | None, marks: Marks, is_restore: bool) -> None:
+    def _write(self, rows: Collection[RawRow], offset: int | None, marks: Marks, is_restore: bool) -> None:
         """Write a batch; if RocksDB would stall the write (no room in its memtables, or throttling), wait here instead.
         A restore raises RocksDB's limits before it waits.
 
         A write that waits inside RocksDB holds the GIL. After a background flush has failed for lack of space, it would
         wait forever.
         """
-        given = in_order(rows) if len(rows) >= SORTED_BATCH_ROWS else rows.items()
         pause = ROOM_POLL_SECONDS
         self._limits.lower_limits()
-        while not (batch := self._batch(given, offset, marks)).is_empty():
+        while not (batch := self._batch(rows, offset, marks)).is_empty():
             self._disk.release()
             size = batch.size_in_bytes()
             try:

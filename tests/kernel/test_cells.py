@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ from penstock import (
     TimeWindows,
     agg,
 )
-from penstock.kernel.cells import Cell, CellTable
+from penstock.kernel.cells import CellTable
 from penstock.kernel.nodes import RecordContext
+from penstock.kernel.table_nodes import Aggregate, CachedRows, Count
 from penstock.kernel.window_nodes import TimeWindows as CompiledWindows
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.testing.driver_task import Clock, DriverTask
-from penstock.topology.context.store_interfaces import USED
+from penstock.topology.context.store_interfaces import CacheKeys
 from penstock.topology.graph.subtopologies import build_whole_topology
 from penstock.topology.records import RawRecord
 from tests.examples import examples
@@ -203,10 +205,8 @@ def run(
                 task.commit()
         task.commit()
         found: list[Any] = [list(task.take_produced()), sorted(task.dropped.items(), key=str)]
-        for (
-            entries
-        ) in cache._caches:  # as after a restart; expired rows are visible while the cache happens to have them
-            entries.evict_clean(len(entries.entries))
+        for each in cache._caches:  # as after a restart; expired rows are visible while the cache happens to have them
+            each.evict_clean(len(each.table))
         found.append([repr(row) for row in task.store("store").all()])
         task.close()
     return found
@@ -235,79 +235,93 @@ def test_nodes_over_rows_give_the_results_of_functions(name: str, records: list[
     assert run(TOPOLOGIES[name], records, 0, compiled=False) == run(TOPOLOGIES[name], records, 0)
 
 
-def test_a_cell_looks_like_the_list_that_it_replaces() -> None:
-    fields = [("row", 7), 1_000, [("h", b"")], "message", True, "key"]
-    create: Any = Cell  # each field has another type
-    cell = create(*fields)
-    assert [cell[number] for number in range(7)] == [fields[0], False, *fields[1:]]
-    for number, value in {0: None, 2: 2_000, 3: None, 4: None, 5: False}.items():
-        cell[number] = value
-    assert [cell[number] for number in range(7)] == [None, False, 2_000, None, None, False, "key"]
-    with pytest.raises(IndexError):
-        cell[7]
+def put(table: CellTable, key: object, row: Any, at: int = 0) -> None:
+    """Put a row into a cache, with its own timestamp as that of the record."""
+    context = RecordContext()
+    context.timestamp, context.headers = at, [("h", b"%d" % at)]
+    table.putter(context, lambda: None)(key, row)
+
+
+def keys_of(table: CellTable) -> set[object]:
+    """Return the keys that are cached with a row."""
+    return {key for key, _ in table.rows()}
+
+
+def letters(keys: str) -> CellTable:
+    """Return the cells of some keys, which are letters, each changed at its place."""
+    table = CellTable()
+    for at, key in enumerate(keys):
+        put(table, key, (key, at), at)
+    return table
+
+
+def test_a_cell_has_a_row_and_the_headers_of_its_last_change() -> None:
+    table = CellTable()
+    table.add_clean("a", ("stored", 1))
+    cell = table.get("a")
+    assert cell is not None
+    assert (cell.value, cell.is_changed, cell.used) == (("stored", 1), False, False)
+    put(table, "a", None, 7)
+    assert (cell.value, cell.is_changed, cell.used, cell.headers) == (None, True, True, [("h", b"7")])
+    assert table.get("b") is None
 
 
 def test_a_cell_loaded_by_an_update_that_failed_still_counts_as_growth() -> None:
-    table = CellTable()
+    table, grown = CellTable(), 0
 
-    def load(key: str) -> Any:
-        return table.entries.setdefault(key, Cell(None, 0, None, None, False, key))
+    def load(key: bytes) -> Any:
+        return table.add_clean(key, None)
 
-    updates = table.updates(load, int, None, int)
+    def grow() -> None:
+        nonlocal grown
+        grown += 1
 
     def fail(*_: Any) -> Any:
         raise ValueError("no")
 
+    task, serde = RecordContext(), Serdes.bytes()
+    rows = CachedRows(task, table.updates(load, int, None, int), serde, None, grow, keeps_messages=False)
     with pytest.raises(ValueError, match="no"):
-        updates.aggregate(int, fail, "a", "a", "v", 1, None, None)
-    assert not table.dirty()
-    assert updates.count("a", 2, None, None)  # now there is a row to evict
-    assert not updates.count("a", 3, None, None)
-    assert list(table.take_dirty()) == [("a", (2, 3), 3, None, None)]
-
-
-def counted_keys(keys: str) -> CellTable:
-    """Return the cells of counts, after a record of each key."""
-    table = CellTable()
-
-    def load(key: str) -> Any:
-        return table.entries.setdefault(key, Cell(None, 0, None, None, False, key))
-
-    updates = table.updates(load, int, None, int)
-    for number, key in enumerate(keys):
-        updates.count(key, number, None, None)
-    return table
+        Aggregate(task, "sum", None, rows, pytest.fail, int, fail).receive(b"a", "v", 1, None)
+    assert (table.changed(), grown) == ([], 0)
+    count = Count(task, "count", None, rows, pytest.fail)
+    count.receive(b"a", "v", 2, None)
+    assert grown == 1, "now there is a row to evict"
+    count.receive(b"a", "v", 3, None)
+    assert grown == 1
+    assert list(table.take_dirty()) == [(b"a", (2, 3), 3, None, None)]
 
 
 def test_a_full_cache_writes_what_it_drops_and_no_more_in_the_order_of_the_last_changes() -> None:
-    table = counted_keys("abcdefa")
+    table = letters("abcdefa")
     flushed: list[Any] = []
     table.evict(3, flushed.extend)
-    assert flushed == [(key, (1, at), at, None, None) for at, key in enumerate("abcdef") if key in "bcd"]
-    assert set(table.entries) == set("aef")
+    assert flushed == [(key, (key, at), at, [("h", b"%d" % at)], None) for at, key in ((1, "b"), (2, "c"), (3, "d"))]
+    assert keys_of(table) == set("aef")
     assert table.dirty_count == 3
-    assert [change[:2] for change in table.take_dirty()] == [("e", (1, 4)), ("f", (1, 5)), ("a", (2, 6))]
+    assert [change[:2] for change in table.take_dirty()] == [("e", ("e", 4)), ("f", ("f", 5)), ("a", ("a", 6))]
     assert table.dirty_count == 0
 
 
 def test_entries_that_their_flush_uses_stay_in_the_cache() -> None:
-    table = counted_keys("abcdef")
+    table = letters("abcdef")
 
     def flush(changes: Any) -> None:
-        if "b" in [change[0] for change in changes]:
-            table.entries["b"][USED] = True
+        used = table.get("b")
+        if "b" in [change[0] for change in changes] and used is not None:
+            used.used = True
 
     table.evict(3, flush)
-    assert set(table.entries) == {"b", "e", "f"}
+    assert keys_of(table) == {"b", "e", "f"}
 
 
 def test_changes_are_selected() -> None:
-    table = counted_keys("abc")
-    table.putter(RecordContext(), pytest.fail)("b", None)
+    table = letters("abc")
+    put(table, "b", None)
     changes = table.take_dirty()
     assert [change[0] for change in changes] == ["a", "c", "b"]
     assert changes.deleted() == {"b"}
-    assert "b" not in table.entries
+    assert table.get("b") is None
     kept, olds = changes.effective([None, "old", None])
     assert ([change[0] for change in kept], olds) == (["a", "c"], [None, "old"])
     kept, olds = changes.effective([None, None, "old"])
@@ -316,6 +330,123 @@ def test_changes_are_selected() -> None:
     for place in (-1, 3):
         with pytest.raises(IndexError):
             changes.only([place])
+
+
+@dataclass
+class Entry:
+    """An entry of a cache, in plain Python."""
+
+    row: Any
+    used: bool = False
+    at: int | None = None  # of its change, None if it has not changed
+
+
+class PlainCache:
+    """What a CellTable does, in plain Python: two dicts, whose order is that of the queues."""
+
+    def __init__(self) -> None:
+        self.clean: dict[Any, Entry] = {}
+        self.changed: dict[Any, Entry] = {}
+
+    def get(self, key: Any) -> Entry | None:
+        """Return an entry."""
+        return self.clean.get(key) or self.changed.get(key)
+
+    def put(self, key: Any, row: Any, at: int) -> None:
+        """Change an entry."""
+        known = self.clean.pop(key, None) or self.changed.pop(key, None)
+        self.changed[key] = Entry(row, used=known is not None, at=at)
+
+    def add_clean(self, key: Any, row: Any) -> None:
+        """Add an entry of the store below."""
+        self.clean.pop(key, None), self.changed.pop(key, None)
+        self.clean[key] = Entry(row)
+
+    def take(self, most: int) -> list[Any]:
+        """Return the first changes, which are then clean."""
+        taken = []
+        for key in list(self.changed)[:most]:
+            entry = self.changed.pop(key)
+            taken.append((key, entry.row, entry.at))
+            if entry.row is not None:
+                self.clean[key] = Entry(entry.row, entry.used)
+        return taken
+
+    def evict_clean(self, wanted: int) -> int:
+        """Drop the oldest entries that have not changed, those that were used last."""
+        for _ in range(2 * len(self.clean)):
+            if not wanted or not self.clean:
+                break
+            key = next(iter(self.clean))
+            entry = self.clean.pop(key)
+            if entry.used:
+                entry.used = False
+                self.clean[key] = entry
+            else:
+                wanted -= 1
+        return wanted
+
+    def evict(self, wanted: int) -> list[Any]:
+        """Drop entries, and return the changes that are written before."""
+        wanted = self.evict_clean(wanted)
+        taken = self.take(wanted)
+        for key, row, _ in taken:
+            if row is not None:
+                del self.clean[key]
+        return taken
+
+
+CACHE_KEYS: dict[CacheKeys, st.SearchStrategy[Any]] = {
+    CacheKeys.PLAIN: st.sampled_from(KEYS),
+    CacheKeys.WINDOW: st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.integers(0, 12)),
+    CacheKeys.SESSION: st.tuples(st.sampled_from([b"a", b"b"]), st.integers(0, 5), st.integers(0, 3)),
+}
+STEP = st.sampled_from(("put", "put", "put", "delete", "load", "use", "evict", "evict", "take", "clear"))
+
+
+@pytest.mark.parametrize("keys", CacheKeys)
+@settings(max_examples=examples(200), deadline=None)
+@given(data=st.data())
+def test_cells_are_found_flushed_and_evicted_as_in_plain_python(keys: CacheKeys, data: st.DataObject) -> None:
+    table, plain = CellTable(keys), PlainCache()
+    for at, (step, key, most) in enumerate(
+        data.draw(st.lists(st.tuples(STEP, CACHE_KEYS[keys], st.integers(0, 6)), max_size=80))
+    ):
+        written: list[Any] = []
+        expected: list[Any] = []
+        if step in ("put", "delete"):
+            row = (step, at) if step == "put" else None
+            put(table, key, row, at)
+            plain.put(key, row, at)
+        elif step == "load":
+            table.add_clean(key, ("stored", at))
+            plain.add_clean(key, ("stored", at))
+        elif step == "use":
+            cell, entry = table.get(key), plain.get(key)
+            if cell is not None and entry is not None:
+                cell.used = entry.used = True
+        elif step == "evict":
+            table.evict(most, written.extend)
+            expected = plain.evict(most)
+        elif step == "take":
+            written, expected = list(table.take_dirty()), plain.take(len(plain.changed))
+        else:
+            table.clear()
+            plain = PlainCache()
+        assert [change[:3] for change in written] == expected
+        rows = [(key, entry.row) for key, entry in (*plain.clean.items(), *plain.changed.items())]
+        assert table.rows() == rows
+        assert table.changed() == rows[len(plain.clean) :]
+        assert (len(table), table.dirty_count) == (len(rows), len(plain.changed))
+        cell, entry = table.get(key), plain.get(key)
+        assert (cell and (cell.value, cell.used)) == (entry and (entry.row, entry.used))
+        assert [value for _, value in table.sample(3)] == [
+            row for _, row in reversed(table.changed() or table.rows())
+        ][:3]
+        if keys is CacheKeys.WINDOW:
+            record_key, time = key
+            near = {known: row for known, row in rows if known[0] == record_key and abs(known[1] - time) <= 2}
+            assert table.cached(record_key, time - 2, time + 2) == near
 
 
 @given(

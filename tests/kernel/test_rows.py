@@ -20,22 +20,37 @@ from penstock.topology.records import SentRecord
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["get", "put", "delete", "commit", "index", "clear"]), KEYS, st.binary(min_size=8, max_size=12)
+        st.sampled_from(["get", "put", "add", "delete", "commit", "look", "index", "clear"]),
+        KEYS,
+        st.binary(min_size=8, max_size=12),
     ),
     max_size=60,
 )
 
 
 class PlainBuffer:
-    """A RowBuffer of plain dicts, sorted for each read of a range."""
+    """A RowBuffer of plain dicts, sorted for each read of a range. added: since rows were looked up."""
 
     index = None
 
     def __init__(self, read: Any, check: Any, check_at: int, refill: Any) -> None:
         self.read, self.check, self.check_at, self.refill = read, check, check_at, refill
-        self.rows: dict[bytes, bytes | None] = {}
+        self.all: dict[bytes, bytes | None] = {}
+        self.added: list[bytes] = []
+        self.known = 0
         self.recent: dict[bytes, bytes | None] = {}
         self.found = self.read_room = 0
+
+    @property
+    def rows(self) -> dict[bytes, bytes | None]:
+        self.known, self.added = len(self.all), []
+        return self.all
+
+    def __len__(self) -> int:
+        return self.known + len(self.added)
+
+    def in_order(self) -> list[tuple[bytes, bytes | None]]:
+        return sorted(self.all.items())
 
     def get(self, key: bytes) -> bytes | None:
         if key in self.rows:
@@ -57,11 +72,18 @@ class PlainBuffer:
         if len(self.rows) >= self.check_at:
             self.check()
 
+    def add(self, key: bytes, value: bytes | None) -> None:
+        self.all[key] = value
+        self.added.append(key)
+        if len(self) >= self.check_at:
+            self.check()
+
     def between(self, start: bytes | None, end: bytes | None) -> list[tuple[bytes, bytes | None]]:
         return sorted((k, v) for k, v in self.rows.items() if (start or b"") <= k and (end is None or k < end))
 
     def clear(self) -> None:
-        self.rows.clear()
+        self.all.clear()
+        self.known, self.added = 0, []
 
 
 def run(kind: Any, steps: list[tuple[str, bytes, bytes]]) -> list[Any]:
@@ -87,6 +109,13 @@ def run(kind: Any, steps: list[tuple[str, bytes, bytes]]) -> list[Any]:
             buffer.put(key, value)
         elif action == "delete":
             buffer.put(key, None)
+        elif action == "add":
+            buffer.add(key, value)
+            seen.append((len(buffer), *checks))
+            continue  # what follows looks up rows
+        elif action == "look":
+            seen.append(buffer.in_order())
+            continue
         elif action == "commit":
             disk |= buffer.rows
             buffer.recent, buffer.read_room = dict(buffer.rows), 1
@@ -103,6 +132,20 @@ def run(kind: Any, steps: list[tuple[str, bytes, bytes]]) -> list[Any]:
 @given(steps=STEPS)
 def test_it_behaves_like_plain_dicts(steps: list[tuple[str, bytes, bytes]]) -> None:
     assert run(RowBuffer, steps) == run(PlainBuffer, steps)
+
+
+def test_the_rows_put_last_are_a_sample() -> None:
+    buffer = RowBuffer(lambda key: None, pytest.fail, 100, pytest.fail)
+    assert buffer.newest(2) == []
+    for key in (b"a", b"b", b"c"):
+        buffer.put(key, b"row")
+    assert buffer.newest(2) == [(b"c", b"row"), (b"b", b"row")]
+    buffer.add(b"a", None)
+    assert buffer.newest(2) == [(b"a", None)]
+    buffer.add(b"d", b"")
+    buffer.add(b"e", b"")
+    assert buffer.newest(2) == [(b"d", b""), (b"e", b"")]
+    assert [key for key, _ in buffer.in_order()] == [b"a", b"b", b"c", b"d", b"e"]
 
 
 def table_of(buffer: RowBuffer, output: DriverOutput) -> Node:

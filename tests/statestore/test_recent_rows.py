@@ -144,7 +144,7 @@ def test_reads_equal_those_of_a_dict_after_any_operations(
 
 def test_earlier_rows_stay_while_there_is_room() -> None:
     recent = Recent()
-    room = 10 * int(bytes_of_a_row(rows(1)) + 1)
+    room = 10 * int(bytes_of_a_row(rows(1).items()) + 1)
     recent.commit(rows(*range(6)), room)
     assert recent.kept(range(20)) == [0, 1, 2, 3, 4, 5]
     recent.commit(rows(*range(4, 10)), room)
@@ -158,7 +158,7 @@ def test_earlier_rows_stay_while_there_is_room() -> None:
 def test_read_rows_are_found_without_rocksdb_until_the_room_is_full() -> None:
     recent = Recent()
     recent.disk = rows(*range(20))
-    room = 10 * int(bytes_of_a_row(rows(1)) + 1)
+    room = 10 * int(bytes_of_a_row(rows(1).items()) + 1)
     recent.commit({}, room)
     assert [recent.buffer.get(key(number)) for number in range(5)] == [b"value"] * 5
     assert recent.kept(range(20)) == [0, 1, 2, 3, 4]

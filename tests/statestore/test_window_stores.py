@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from penstock.kernel.nodes import RecordContext
+from penstock.kernel.table_nodes import CachedRows
+from penstock.kernel.window_nodes import TimeWindows, WindowAggregate
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
-from penstock.topology.context.store_interfaces import VALUE, StoreBackend, StoreBuilder, StoreKind
+from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 from penstock.topology.records import ValueAndTimestamp, Windowed
 from penstock.topology.serdes.serdes import Serdes
 from tests.statestore.support import STATEFUL, OpenStore
@@ -398,7 +402,7 @@ def test_windows_later_than_all_written_ones_are_not_looked_up(tmp_path: Path, s
         """Load the cells of some windows, and return the store's lookups."""
         sought.clear()
         for start in starts:
-            assert open_store.store.cells().load((b"k", start))[VALUE] is None
+            assert open_store.store.cells().load((b"k", start)).value is None
         return sought
 
     assert seek(10_000) == [10_000], "nothing is known of a store to which nothing was written"
@@ -423,12 +427,15 @@ def test_compiled_cells_of_later_windows_are_not_looked_up_either(tmp_path: Path
     store = open_store.store
     store.put("a", ValueAndTimestamp(1, 1), 20_000)
     open_store.commit()
-    cells = store.cells()
+    cells, context = store.cells(), RecordContext()
     updates = cells.table.updates(cells.load, cells.hold, None, cells.native)
+    rows = CachedRows(context, updates, cells.key_serde, cells.encode_key, cells.grown, keeps_messages=False)
+    windows = TimeWindows(1, 1, 100_000)  # that begin at each record
+    sums = WindowAggregate(context, "add", None, rows, pytest.fail, None, add, False, None, windows)
 
     def put(*starts: int) -> None:
         for start in starts:
-            updates.reduce(lambda old, new: old + new, (b"k", start), start, start, None, None)
+            sums.receive("k", start, start, None)
 
     put(0, 20_000, 30_000)
     assert sought == [0, 20_000]

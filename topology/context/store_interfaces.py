@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from typing_extensions import TypeVar
 
@@ -152,22 +152,8 @@ class StoreBuilder(Generic[S_co]):
         return replace(self, logging=False, log_config={})
 
 
-#: An entry of a record cache, changed in place: value, stamp, timestamp (ms), headers, message, used, cache key.
-#: stamp: 0 if the underlying store has the value, else the number of its put, which orders the forwarded changes.
-#: timestamp, headers, message: the record context of the last put; message is None where no operator needs it.
-#: used: whether the entry was read or changed since an eviction last skipped it.
-#: It is a Cell of kernel/cells.pyx, which has the interface of a list.
-VALUE: Final = 0
-CHANGED: Final = 1
-TIMESTAMP: Final = 2
-HEADERS: Final = 3
-MESSAGE: Final = 4
-USED: Final = 5
-KEY: Final = 6
-
-
 class CacheKeys(IntEnum):
-    """The form of a cache's keys, as in kernel/nodes.pyx: key, (key, start), (key, end, start); key: bytes."""
+    """The keys of a cache, by their number of times: key, (key, start), (key, end, start); key: bytes."""
 
     PLAIN = 0
     WINDOW = 1
