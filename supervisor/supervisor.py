@@ -113,6 +113,8 @@ class Supervisor:
         note, listeners = self.errors.note_record, self.restore_listeners
         self._starter = WorkerStarter(spec, target, prepare, listeners, note, self._now, self._log)
         self._inbox = Inbox()
+        #: Set once the loop has started its first processes, or has ended.
+        self._begun = threading.Event()
         self._readiness = Readiness()
         self._stopping = False
         self._stop_requests = StopRequests()
@@ -258,7 +260,12 @@ class Supervisor:
         return [*results, CommandResult(0, error=error, kind=InvalidStateStoreError)]
 
     def ask(self, question: Question, answers: Answers, timeout: float | None) -> list[CommandResult]:
-        """Query all stream threads and return their responses; see Answers. Raises TimeoutError after timeout (s)."""
+        """Query all stream threads and return their responses; see Answers. Raises TimeoutError after timeout (s).
+
+        Right after start() it also reaches the processes that are about to be started.
+        """
+        if self._thread.is_alive():
+            self._begun.wait(timeout)
         self.queries.ask(question, answers)
         return self._wait_for_answers(answers, timeout)
 
@@ -289,10 +296,12 @@ class Supervisor:
             self._at_end()
             ok = self.states.state is ApplicationState.PENDING_SHUTDOWN
             self.states.transition_to(ApplicationState.NOT_RUNNING if ok else ApplicationState.ERROR)
+            self._begun.set()
             self._ended.set_result(None)
 
     def _turn(self) -> None:
         self._start_due(self._now())
+        self._begun.set()
         running = self.states.state is ApplicationState.RUNNING and not self._stopping
         self._starter.look(running, self._workers(), len(self._slots))
         sources = dict(self._sources())
@@ -397,7 +406,7 @@ class Supervisor:
         if not worker.has_ended():
             return
         while self._read_reports(worker):  # for its last output
-            pass
+            self._begun.wait(timeout)
         worker.output.drain()
         slot.worker = None
         if slot.stopped_at is None:

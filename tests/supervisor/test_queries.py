@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import count
+from multiprocessing import resource_tracker
 from typing import Any
 
 import pytest
@@ -53,6 +54,27 @@ def test_a_query_is_sent_although_the_loop_is_busy(application: MakeApplication,
             answers = pool.submit(ask_all, app)
             assert one.hear() == {"query": "counts"}
         assert [answer.value for answer in answers.result()] == [{"0_1": ["key"]}]
+
+
+def test_a_query_right_after_the_start_reaches_the_first_processes(
+    application: MakeApplication, conductor: Conductor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_begin, ensure_running = threading.Event(), resource_tracker.ensure_running
+
+    def begin_late() -> None:
+        may_begin.wait()
+        ensure_running()
+
+    monkeypatch.setattr(resource_tracker, "ensure_running", begin_late)
+    app = application(1)
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(ask_all, app)
+        is_early = bool(wait([answers], 0.2).done)
+        may_begin.set()
+        assert not is_early
+        (one,) = conductor.running(1)
+        assert one.hear() == {"query": "counts"}
+        assert len(answers.result()) == 1
 
 
 def test_stream_threads_have_heard_of_commands_that_the_loop_had_not_sent_yet(
