@@ -406,7 +406,7 @@ class Supervisor:
         if not worker.has_ended():
             return
         while self._read_reports(worker):  # for its last output
-            self._begun.wait(timeout)
+            pass
         worker.output.drain()
         slot.worker = None
         if slot.stopped_at is None:
