@@ -1,7 +1,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 
-from penstock.kernel.rows cimport ChangedRows, StoredEntries, row_time
+from penstock.kernel.rows cimport ChangedRows, KeyTable, StoredEntries, row_time
 
 
 cdef struct link:  # of a queue of cells; it links places of links
@@ -57,10 +57,9 @@ cdef class KeyCells:
 
 
 cdef class CellTable:
-    cdef dict by_key
     cdef int times
-    cdef object last_key  # which cells_of was called with last
-    cdef KeyCells last_cells
+    cdef dict by_key
+    cdef KeyTable by_record_key
     cdef link *links
     cdef int room, links_used, free_link
     cdef Py_ssize_t count
@@ -73,9 +72,7 @@ cdef class CellTable:
     cdef int make_room(self) except -1
     cdef void append(self, int place, int queue) noexcept
     cdef void unlink(self, int place) noexcept
-    cdef KeyCells cells_of(self, key)
     cdef PyObject *find(self, key, int64_t time, int64_t second) except? NULL
-    cdef object split(self, cache_key, int64_t *time, int64_t *second)
     cdef list rows_of(self, int queue, bint changed)
     cdef int add(self, Cell cell) except -1
     cdef int add_to_key(self, Cell cell) except -1

@@ -15,11 +15,13 @@ from penstock.kernel.conversions cimport converted
 from penstock.kernel.flat_dict cimport is_flat
 from penstock.kernel.rows cimport (
     ChangedRows,
+    KeyTable,
     StoredEntries,
     TimedRows,
     cache_key_of,
     changed_row,
     data_of,
+    record_key_of,
     row_time,
     time_place,
 )
@@ -137,7 +139,7 @@ cdef inline int compared(int64_t time, int64_t second, int64_t other_time, int64
 cdef class CellTable:
     """The cells of one cache. times: how many times a cache key has besides the record key; see CacheKeys.
 
-    by_key: a key's cell; with times its KeyCells. Each cell is in one of two queues: of those that have not changed since
+    by_key: the cells of keys without times; by_record_key: the KeyCells of keys with times. Each cell is in one of two queues: of those that have not changed since
     the last flush, and of the changed ones, by the last put. dirty_count: how many these are. check_at: number of cells
     at which a new one may exceed the cache's limit.
     """
@@ -146,6 +148,7 @@ cdef class CellTable:
 
     def __cinit__(self):
         self.by_key = {}
+        self.by_record_key = KeyTable()
         self.check_at = 1
         self.make_room()
         self.begin()
@@ -190,37 +193,18 @@ cdef class CellTable:
         links[links[place].before].after = links[place].after
         links[links[place].after].before = links[place].before
 
-    cdef KeyCells cells_of(self, key):
-        """Return the cells of a record key, None if there are none."""
-        cdef PyObject *found
-        if key is not self.last_key:
-            found = PyDict_GetItemWithError(self.by_key, key)
-            self.last_cells = None if found is NULL else <KeyCells>found
-            self.last_key = key
-        return self.last_cells
-
     cdef PyObject *find(self, key, int64_t time, int64_t second) except? NULL:
         """Return a cell, NULL if there is none."""
         cdef KeyCells cells
         if not self.times:
             return PyDict_GetItemWithError(self.by_key, key)
-        cells = self.cells_of(key)
+        cells = <KeyCells>self.by_record_key.get(key)
         return NULL if cells is None else cells.get(time, second)
-
-    cdef object split(self, cache_key, int64_t *time, int64_t *second):
-        """Return the record key of a cache key, and set its times, to 0 those that it does not have."""
-        time[0] = second[0] = 0
-        if not self.times:
-            return cache_key
-        time[0] = (<tuple?>cache_key)[1]
-        if self.times > 1:
-            second[0] = (<tuple>cache_key)[2]
-        return (<tuple>cache_key)[0]
 
     def get(self, cache_key):
         """Return the cell of a cache key, None if there is none."""
         cdef int64_t time, second
-        key = self.split(cache_key, &time, &second)
+        key = record_key_of(self.times, cache_key, &time, &second)
         cdef PyObject *found = self.find(key, time, second)
         return None if found is NULL else <Cell>found
 
@@ -277,12 +261,11 @@ cdef class CellTable:
         return 0
 
     cdef int add_to_key(self, Cell cell) except -1:
-        cdef KeyCells cells = self.cells_of(cell.key)
+        cdef KeyCells cells = <KeyCells>self.by_record_key.get(cell.key)
         if cells is None:
             cells = KeyCells.__new__(KeyCells)
             cells.key = cell.key
-            self.last_cells = cells
-            self.by_key[cell.key] = cells
+            self.by_record_key.set(cell.key, cells)
         else:
             cell.key = cells.key
         return cells.insert(cell)
@@ -299,11 +282,10 @@ cdef class CellTable:
         cdef int place = cell.place
         cdef KeyCells cells
         if self.times:
-            cells = self.cells_of(cell.key)
+            cells = <KeyCells>self.by_record_key.get(cell.key)
             cells.remove(cell)
             if not cells.count:
-                self.last_cells = None
-                del self.by_key[cell.key]
+                self.by_record_key.remove(cell.key)
         else:
             del self.by_key[cell.key]
         self.unlink(place)
@@ -373,7 +355,7 @@ cdef class CellTable:
         """Return CachingStore._putter's function."""
         def put(key, held):
             cdef int64_t time, second
-            record_key = self.split(key, &time, &second)
+            record_key = record_key_of(self.times, key, &time, &second)
             if self.put(record_key, time, second, held, task.timestamp, task.headers, task.message):
                 grown()
 
@@ -397,7 +379,7 @@ cdef class CellTable:
     def add_clean(self, cache_key, held):
         """Add an entry of the store below, and return its cell; as NamedCache.add_clean."""
         cdef int64_t time, second
-        key = self.split(cache_key, &time, &second)
+        key = record_key_of(self.times, cache_key, &time, &second)
         cdef Cell cell = new_cell(key, time, second, held)
         self.replace(cell)
         return cell
@@ -414,12 +396,12 @@ cdef class CellTable:
                 Py_DECREF(cell)
         self.begin()
         self.by_key.clear()
-        self.last_key = self.last_cells = None
+        self.by_record_key.clear()
         self.check_at = 1
 
     def cached(self, bytes record_key not None, int64_t time_from, int64_t time_to):
         """Return the cached entries of a record key from a time up to another one, by cache key."""
-        cdef KeyCells cells = self.cells_of(record_key)
+        cdef KeyCells cells = <KeyCells>self.by_record_key.get(record_key)
         cdef dict found = {}
         cdef timed_cell *each
         cdef Py_ssize_t i
@@ -447,8 +429,8 @@ cdef class CellTable:
             return None
         if not stored.latest.knows(time_from):
             return None
-        cdef KeyCells cells = self.cells_of(record_key)
-        cdef TimedRows rows = stored.latest.rows_of(record_key)
+        cdef KeyCells cells = <KeyCells>self.by_record_key.get(record_key)
+        cdef TimedRows rows = <TimedRows>stored.latest.by_key.get(record_key)
         cdef Py_ssize_t i = 0, j = 0, cells_count = 0, rows_count = 0
         cdef row_time *cell_at = NULL
         cdef row_time *row_at = NULL

@@ -54,6 +54,17 @@ cdef struct timed_row:
 
 cdef Py_ssize_t time_place(const void *rows, size_t row_size, Py_ssize_t count, int64_t time, int64_t second) noexcept
 cdef object cache_key_of(int times, key, int64_t time, int64_t second)
+cdef object record_key_of(int times, cache_key, int64_t *time, int64_t *second)
+
+
+cdef class KeyTable:
+    cdef dict entries
+    cdef object last_key, last_found
+
+    cdef object get(self, key)
+    cdef int set(self, key, found) except -1
+    cdef int remove(self, key) except -1
+    cdef void clear(self) noexcept
 
 
 cdef inline object data_of(const timed_row *row):
@@ -130,9 +141,7 @@ cpdef tuple read_rows(cursor, bytes bound, bint reverse, Py_ssize_t rows, Py_ssi
 
 cdef class LatestRows:
     cdef RowBuffer buffer
-    cdef dict by_key
-    cdef bytes last_key  # which rows_of was called with last, None if its rows may be others now
-    cdef TimedRows last_rows
+    cdef KeyTable by_key
     cdef int second_size
     cdef int64_t interval_ms
     cdef object room
@@ -143,8 +152,6 @@ cdef class LatestRows:
     cpdef list fetch(self, bytes key, int64_t time_from, int64_t time_to)
     cpdef list values(self, bytes key, int64_t time_from, int64_t time_to, decode)
     cdef bint knows(self, int64_t time_from)
-    cdef TimedRows rows_of(self, bytes key)
-    cdef void forget(self) noexcept
     cdef Py_ssize_t split(self, bytes log_key, int64_t *time, int64_t *second) except -1
     cdef int64_t second(self, const char *data) noexcept
     cdef bytes row_key(self, bytes log_key, int64_t time)
@@ -201,7 +208,7 @@ cdef class StoredEntries:
     cdef SegmentTimes segments
     cdef object from_bytes, to_bytes, write_plain
     cdef Changelog changelog
-    cdef int second_size
+    cdef int second_size, times
     cdef bint timestamped, is_long
     cdef int64_t observed  # within write(): the highest time so far, which the segments may not know yet
 

@@ -114,6 +114,9 @@ class DiskRows:
     def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[_Row]: ...
 
 @final
+class KeyTable: ...
+
+@final
 class TimedRows: ...
 
 @final

@@ -641,6 +641,48 @@ cdef object cache_key_of(int times, key, int64_t time, int64_t second):
     return key if times == 0 else (key, time) if times == 1 else (key, time, second)
 
 
+cdef object record_key_of(int times, cache_key, int64_t *time, int64_t *second):
+    """Return the record key of a cache key with so many times, and set these, to 0 those that it does not have."""
+    time[0] = second[0] = 0
+    if times == 0:
+        return cache_key
+    time[0] = (<tuple?>cache_key)[1]
+    if times > 1:
+        second[0] = (<tuple>cache_key)[2]
+    return (<tuple>cache_key)[0]
+
+
+@cython.final
+cdef class KeyTable:
+    """A dict by record key. It remembers the last look-up, because those of one key follow each other."""
+
+    def __cinit__(self):
+        self.entries = {}
+
+    cdef object get(self, key):
+        """Return what a key has, None if it has nothing."""
+        cdef PyObject *found
+        if key is not self.last_key:
+            found = PyDict_GetItemWithError(self.entries, key)
+            self.last_found = None if found is NULL else <object>found
+            self.last_key = key
+        return self.last_found
+
+    cdef int set(self, key, found) except -1:
+        self.entries[key] = found
+        self.last_key, self.last_found = key, found
+        return 0
+
+    cdef int remove(self, key) except -1:
+        del self.entries[key]
+        self.last_key = self.last_found = None
+        return 0
+
+    cdef void clear(self) noexcept:
+        self.entries.clear()
+        self.last_key = self.last_found = None
+
+
 @cython.final
 cdef class TimedRows:
     """The rows of one record key, ordered by time."""
@@ -709,12 +751,11 @@ cdef class LatestRows:
         self.second_size = second_size
         self.interval_ms = interval_ms
         self.room = room
-        self.by_key = {}
+        self.by_key = KeyTable()
         self.rest()
 
     def rest(self):
         """Drop all rows, and keep no new ones."""
-        self.forget()
         self.by_key.clear()
         self.complete_from = self.newest = INT64_MAX
         self.count = self.size = self.read_count = 0
@@ -778,14 +819,14 @@ cdef class LatestRows:
         self.buffer.set_unread(self.row_key(log_key, time), data)
         if time < self.complete_from:
             return 0
-        cdef TimedRows rows = self.rows_of(key)
+        cdef TimedRows rows = <TimedRows>self.by_key.get(key)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(key)
         cdef Py_ssize_t at
         if rows is None:
             if data is None:
                 return 0
-            rows = self.last_rows = TimedRows()
-            self.by_key[key] = rows
+            rows = TimedRows()
+            self.by_key.set(key, rows)
             self.size += KEY_BYTES + size
         at = rows.place(time, second)
         if rows.has(at, time, second):
@@ -801,8 +842,7 @@ cdef class LatestRows:
             self.count += 1
         if data is None:
             if rows.count == 0:
-                self.forget()
-                del self.by_key[key]
+                self.by_key.remove(key)
                 self.size -= KEY_BYTES + size
             return 0
         self.size += memory_of(rows.rows + at)
@@ -822,7 +862,7 @@ cdef class LatestRows:
 
     cdef object row(self, bytes key, int64_t time, int64_t second):
         """Return a row of a time that it knows, None if there is none."""
-        cdef TimedRows rows = self.rows_of(key)
+        cdef TimedRows rows = <TimedRows>self.by_key.get(key)
         if rows is None:
             return None
         cdef Py_ssize_t at = rows.place(time, second)
@@ -832,7 +872,7 @@ cdef class LatestRows:
         """Return (time, second number, row) of a record key's rows in order, None if some may be on disk."""
         if not self.knows(time_from):
             return None
-        cdef TimedRows rows = self.rows_of(key)
+        cdef TimedRows rows = <TimedRows>self.by_key.get(key)
         cdef list fetched = []
         cdef timed_row *row
         cdef Py_ssize_t i
@@ -848,7 +888,7 @@ cdef class LatestRows:
         """Return (time, decode(row)) of a record key's rows in order, None if some may be on disk."""
         if not self.knows(time_from):
             return None
-        cdef TimedRows rows = self.rows_of(key)
+        cdef TimedRows rows = <TimedRows>self.by_key.get(key)
         cdef list found = []
         cdef Py_ssize_t i
         if rows is not None:
@@ -864,18 +904,6 @@ cdef class LatestRows:
             return False
         self.read_count += 1
         return True
-
-    cdef TimedRows rows_of(self, bytes key):
-        cdef PyObject *found
-        if key is not self.last_key:
-            found = PyDict_GetItemWithError(self.by_key, key)
-            self.last_rows = None if found is NULL else <TimedRows>found
-            self.last_key = key
-        return self.last_rows
-
-    cdef void forget(self) noexcept:
-        """Forget which rows were found last."""
-        self.last_key = self.last_rows = None
 
     cdef int trim(self) except -1:
         """Drop the earliest rows, or all if they were rarely read."""
@@ -898,7 +926,7 @@ cdef class LatestRows:
         cdef int64_t oldest = INT64_MAX
         cdef PyObject *found
         cdef Py_ssize_t position = 0
-        while PyDict_Next(self.by_key, &position, NULL, &found):
+        while PyDict_Next(self.by_key.entries, &position, NULL, &found):
             oldest = min(oldest, (<TimedRows>found).rows[0].at.time)
         return oldest
 
@@ -910,7 +938,7 @@ cdef class LatestRows:
         cdef TimedRows rows
         cdef Py_ssize_t i, end
         self.complete_from = time
-        while PyDict_Next(self.by_key, &position, &key, &found):
+        while PyDict_Next(self.by_key.entries, &position, &key, &found):
             rows = <TimedRows>found
             end = rows.place(time, -INT64_MAX)
             for i in range(end):
@@ -919,9 +947,8 @@ cdef class LatestRows:
             rows.remove(0, end)
             if rows.count == 0:
                 empty.append(<object>key)
-        self.forget()
         for gone in empty:
-            del self.by_key[gone]
+            self.by_key.remove(gone)
             self.size -= KEY_BYTES + PyBytes_GET_SIZE(<bytes>gone)
         return 0
 
@@ -1112,6 +1139,7 @@ cdef class StoredEntries:
         self.latest = latest
         self.segments = segments
         self.second_size = second_size
+        self.times = 0 if segments is None else 2 if second_size == TIME_BYTES else 1
         self.timestamped = timestamped
         self.from_bytes = from_bytes
         self.to_bytes = to_bytes
@@ -1121,13 +1149,9 @@ cdef class StoredEntries:
 
     def __call__(self, key):
         """Return the entry of a cache key, None if there is none."""
-        cdef int64_t second = 0
-        if self.segments is None:
-            row = self.row_at(key, 0, 0)
-        else:
-            if self.second_size == TIME_BYTES:
-                second = (<tuple?>key)[2]
-            row = self.row_at((<tuple?>key)[0], (<tuple>key)[1], second)
+        cdef int64_t time, second
+        record_key = record_key_of(self.times, key, &time, &second)
+        row = self.row_at(record_key, time, second)
         return None if row is None else self.held(row)
 
     cdef object row_at(self, key, int64_t time, int64_t second):
