@@ -430,7 +430,7 @@ def test_compiled_cells_of_later_windows_are_not_looked_up_either(tmp_path: Path
     cells, context = store.cells(), RecordContext()
     updates = cells.table.updates(cells.load, cells.hold, None, cells.native)
     rows = CachedRows(context, updates, cells.key_serde, cells.encode_key, cells.grown, keeps_messages=False)
-    windows = TimeWindows(1, 1, 100_000)  # that begin at each record
+    windows = TimeWindows(1, 1, 100_000)  # each record begins a window
     sums = WindowAggregate(context, "add", None, rows, pytest.fail, None, add, False, None, windows)
 
     def put(*starts: int) -> None:

@@ -11,7 +11,7 @@ from multiprocessing import resource_tracker
 from typing import Any
 
 import pytest
-from stage import Application, Conductor, MakeApplication
+from stage import Application, Conductor, MakeApplication, WorkerOnStage
 
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.workers.control.messages import CommandResult
@@ -41,14 +41,20 @@ def busy_loop(app: Application) -> Iterator[None]:
         caller.join()
 
 
+def running(application: MakeApplication, conductor: Conductor) -> tuple[Application, WorkerOnStage]:
+    """Return an application that runs, and its only process."""
+    app = application(1)
+    (one,) = conductor.running(1)
+    app.wait_for(State.RUNNING)
+    return app, one
+
+
 def ask_all(app: Application) -> list[CommandResult]:
     return app.supervisor.query("counts", "get", ("key",), timeout=PATIENCE_SECONDS)
 
 
 def test_a_query_is_sent_although_the_loop_is_busy(application: MakeApplication, conductor: Conductor) -> None:
-    app = application(1)
-    (one,) = conductor.running(1)
-    app.wait_for(State.RUNNING)
+    app, one = running(application, conductor)
     with ThreadPoolExecutor(1) as pool:
         with busy_loop(app):
             answers = pool.submit(ask_all, app)
@@ -80,9 +86,7 @@ def test_a_query_right_after_the_start_reaches_the_first_processes(
 def test_stream_threads_have_heard_of_commands_that_the_loop_had_not_sent_yet(
     application: MakeApplication, conductor: Conductor
 ) -> None:
-    app = application(1)
-    (one,) = conductor.running(1)
-    app.wait_for(State.RUNNING)
+    app, one = running(application, conductor)
     with ThreadPoolExecutor(1) as pool:
         with busy_loop(app):
             app.supervisor.pause()
@@ -95,9 +99,7 @@ def test_stream_threads_have_heard_of_commands_that_the_loop_had_not_sent_yet(
 def test_an_argument_that_cannot_be_sent_fails_its_query_alone(
     application: MakeApplication, conductor: Conductor
 ) -> None:
-    app = application(1)
-    (one,) = conductor.running(1)
-    app.wait_for(State.RUNNING)
+    app, one = running(application, conductor)
     cannot_be_sent: Any = threading.Lock()
     with pytest.raises(TypeError, match="pickle"):
         app.supervisor.query("counts", "get", (cannot_be_sent,), timeout=PATIENCE_SECONDS)
