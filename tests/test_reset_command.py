@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.cli import cli
+from penstock.supervisor.offline.application_reset import ApplicationReset
+from penstock.topology.config.streams_config import StreamsConfig
 from tests.command_stage import PARTITIONS, Stage, running
+from tests.topics import create_topics, topic_names
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
@@ -173,3 +178,14 @@ def test_topics_of_a_group_with_a_longer_name_are_left_alone(stage: Stage) -> No
         assert stage.json("reset", "--input-topic", stage.source)["kept_topics"] == [topic]
     finally:
         consumer.close()
+
+
+def test_deleted_topics_are_not_listed_any_more(bootstrap_servers: str, tmp_path: Path) -> None:
+    application_id = f"many-topics-{uuid.uuid4().hex[:8]}"
+    topics = [f"{application_id}-store{number}-changelog" for number in range(40)]  # the broker needs time for so many
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    create_topics(admin, *(NewTopic(topic, PARTITIONS, 1) for topic in topics))
+    config = {"application.id": application_id, "bootstrap.servers": bootstrap_servers, "state.dir": str(tmp_path)}
+    with ApplicationReset(StreamsConfig(config)) as reset:
+        reset.delete_topics(topics)
+        assert not set(topics) & set(topic_names(admin))

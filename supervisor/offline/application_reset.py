@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
@@ -24,6 +24,7 @@ from ..source.topology_gate import FACTS_FILE_NAME
 
 TIMEOUT_SECONDS = 30.0
 LOOK_SECONDS = 0.5
+Found = TypeVar("Found")
 #: Suffixes of the names of internal topics.
 INTERNAL = ("-changelog", "-repartition", "-subscription-registration-topic", "-subscription-response-topic")
 
@@ -83,19 +84,15 @@ class ApplicationReset:
 
     def wait_until_empty(self, wait_seconds: float) -> None:
         """Wait until the group has no members; raises StreamsError if it still has some after this time (s)."""
-        deadline = time.monotonic() + wait_seconds
-        while True:
-            found = self._group.describe()
+        for found in _looks(self._group.describe, wait_seconds):
             if not found.has_members:
                 return
-            if time.monotonic() >= deadline:
-                members = ", ".join(sorted({f"{member.client_id} on {member.host}" for member in found.members}))
-                raise StreamsError(
-                    f"The group {self.application_id} is {found.state} and has members: {members or 'some'}. Stop "
-                    f"the application on all hosts; members with a static id stay for session.timeout.ms "
-                    f"({self._config['session.timeout.ms']} ms) longer: --wait SECONDS waits for them."
-                )
-            time.sleep(LOOK_SECONDS)
+        members = ", ".join(sorted({f"{member.client_id} on {member.host}" for member in found.members}))
+        raise StreamsError(
+            f"The group {self.application_id} is {found.state} and has members: {members or 'some'}. Stop "
+            f"the application on all hosts; members with a static id stay for session.timeout.ms "
+            f"({self._config['session.timeout.ms']} ms) longer: --wait SECONDS waits for them."
+        )
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's committed offsets."""
@@ -177,7 +174,11 @@ class ApplicationReset:
                 ) from error
 
     def delete_topics(self, topics: Collection[str]) -> None:
-        """Delete those of the topics that exist; raises StreamsError that names the remaining ones."""
+        """Delete those of the topics that exist; raises StreamsError that names the remaining ones.
+
+        Returns when the brokers list none of them: the controller answers before the brokers know it, and what is
+        started then would take a deleted topic for its own.
+        """
         if not topics:
             return
         failed = []
@@ -187,8 +188,12 @@ class ApplicationReset:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     failed.append(f"{topic}: {error.args[0].str()}")
-        if failed:
-            raise StreamsError(f"Topics remain: {'; '.join(failed)}. Run the command again.")
+        if not failed:
+            for found in _looks(self._topics, TIMEOUT_SECONDS):
+                if not (listed := sorted(found.keys() & set(topics))):
+                    return
+            failed = [f"{topic}: it is deleted, but still listed" for topic in listed]
+        raise StreamsError(f"Topics remain: {'; '.join(failed)}. Run the command again.")
 
     def delete_state(self) -> None:
         """Delete the state of this host; raises LockError if the application runs here."""
@@ -236,6 +241,15 @@ class ApplicationReset:
                 f"The brokers at {self._config['bootstrap.servers']} did not give {what}: {error.args[0].str()}. "
                 "Check bootstrap.servers, and that they run."
             ) from error
+
+
+def _looks(look: Callable[[], Found], seconds: float) -> Iterator[Found]:
+    """Yield what look() returns, at least once, again and again until this time (s) has passed."""
+    deadline = time.monotonic() + seconds
+    yield look()
+    while time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+        yield look()
 
 
 def listed_offset(answer: Any, by_time: bool = False) -> int:
