@@ -1,4 +1,4 @@
-"""Checkpoints in a bucket: on a real S3 server, one of Azure's blobs, and in a directory."""
+"""Checkpoints in a bucket: on a real S3 server, by Google's API in front of it, on Azure's, and in a directory."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from penstock.statestore.checkpoints.task_checkpoints import (
 from penstock.topology.errors import ConfigError
 from tests.azure_server import azure_server
 from tests.free_port import free_port
+from tests.google_server import google_server
 from tests.s3_server import S3Server, s3_server
 
 TOPIC, TOPIC_ID, TASK = "app-counts-changelog", "0a" * 16, "0_1"
@@ -36,13 +37,16 @@ FACTS = {"version": 1, "subtopologies": {}, "stores": {}, "internal_topics": {}}
 CHANGELOG = ChangelogNow(TOPIC, TOPIC_ID, 1, first=0, end=1_000, tombstones_ms=86_400_000)
 
 
-@pytest.fixture(scope="module", params=["s3", pytest.param("az", marks=pytest.mark.long), "file"])
+@pytest.fixture(scope="module", params=["s3", "gs", pytest.param("az", marks=pytest.mark.long), "file"])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("bucket")
     match request.param:
         case "s3":
             with s3_server(folder / "log") as s3:
                 yield s3.uri, s3.environment()
+        case "gs":
+            with google_server(folder / "log") as google:
+                yield google.uri, google.environment()
         case "az":
             with azure_server(folder) as azure:
                 yield azure.uri, azure.environment()
