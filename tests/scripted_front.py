@@ -6,14 +6,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
 from typing_extensions import override
 
-HOST = "127.0.0.1"
-#: Of a server that has its body anyway, or that the proxy sets itself.
-NOT_PASSED_ON = ("connection", "content-length", "transfer-encoding")
+from tests.passing_handler import HOST, PassingHandler
 
 
 @dataclass(frozen=True)
@@ -93,52 +90,24 @@ class ScriptedFront:
         self._server.server_close()
 
 
-def _handler(front: ScriptedFront) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+def _handler(front: ScriptedFront) -> type[PassingHandler]:
+    class Handler(PassingHandler):
+        target = front.target
 
+        @override
         def handle_request(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = self.body()
             fate = front.fate(self.command, self.path)
             with suppress(ConnectionError):  # the client has gone: the server has got the request nevertheless
                 if isinstance(fate, Refuse):
-                    self._refuse(fate)
+                    text = f"<Error><Code>{fate.code}</Code><Message>as the test says</Message></Error>"
+                    self.reply(fate.status, {}, text.encode())
                     return
                 if isinstance(fate, Hold):
                     fate.arrived.set()
                     fate.let_go.wait()
-                self._pass_on(body[: len(body) // 2] if isinstance(fate, Tear) else body)
-
-        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_request  # noqa: N815  names of the library
-
-        def _refuse(self, fate: Refuse) -> None:
-            text = f"<Error><Code>{fate.code}</Code><Message>as the test says</Message></Error>".encode()
-            self.send_response(fate.status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def _pass_on(self, body: bytes) -> None:
-            headers = {name: value for name, value in self.headers.items() if name.lower() not in NOT_PASSED_ON}
-            connection = HTTPConnection(HOST, front.target)
-            try:
-                connection.request(self.command, self.path, body, headers | {"Content-Length": str(len(body))})
-                answer = connection.getresponse()
-                data = answer.read()
-            finally:
-                connection.close()
-            self.send_response(answer.status)
-            for name, value in answer.getheaders():
-                if name.lower() not in NOT_PASSED_ON:
-                    self.send_header(name, value)
-            length = answer.getheader("Content-Length") if self.command == "HEAD" else str(len(data))
-            self.send_header("Content-Length", length or "0")
-            self.end_headers()
-            self.wfile.write(data)
-
-        @override
-        def log_message(self, format: str, *args: object) -> None:
-            """Write nothing: `seen` has the requests."""
+                passed = body[: len(body) // 2] if isinstance(fate, Tear) else body
+                self.reply(*self.ask(self.command, self.path, passed, self.request_headers()))
 
     return Handler
 
