@@ -42,6 +42,7 @@ from tests.command_stage import Stage
 from tests.conftest import MakeTopic
 from tests.exchange_stage import until_shared
 from tests.free_port import free_port, free_ports
+from tests.topics import topic_names
 from tests.waiting import PATIENCE_SECONDS
 
 BROKER = pytest.mark.broker
@@ -99,8 +100,7 @@ def test_a_branch_writes_what_the_original_writes_from_the_cut_on(
                 assert assert_equal_from_the_cut(stage, branch, made["outputs"]) > 500
             deleted = stage.json("branch", "delete", f"{name}{number}", "--execute", "--wait", "120")
             assert deleted["branch"]["topics"] == made["topics"]
-        left = set(stage.admin.list_topics(timeout=PATIENCE_SECONDS).topics)
-        assert not [topic for topic in left if topic.startswith(name)]
+        assert not [topic for topic in topic_names(stage.admin) if topic.startswith(name)]
 
 
 @BROKER
@@ -246,9 +246,7 @@ def test_names_that_are_taken_are_refused_before_anything_is_made(tmp_path: Path
 
 def _topics_of(stage: Stage) -> set[str]:
     """Return the topics with the application's name, which those of its branches have, too. Other tests make others."""
-    return {
-        topic for topic in stage.admin.list_topics(timeout=PATIENCE_SECONDS).topics if stage.application_id in topic
-    }
+    return {topic for topic in topic_names(stage.admin) if stage.application_id in topic}
 
 
 @BROKER
@@ -265,11 +263,25 @@ def test_each_command_says_what_comes_next(tmp_path: Path, bootstrap_servers: st
         assert f"Would delete {name}: 7 topics. Run it with --execute." in planned
         assert f"next-{stage.sink}\n" in planned
         assert f"Deleted {name}: 7 topics." in stage.run("branch", "delete", name, "--execute").stdout
-        assert not [
-            topic
-            for topic in stage.admin.list_topics(timeout=PATIENCE_SECONDS).topics
-            if topic.startswith((name, "next-"))
-        ]
+        assert not [topic for topic in topic_names(stage.admin) if topic.startswith((name, "next-"))]
+
+
+@BROKER
+def test_a_branch_whose_file_is_gone_is_deleted_as_the_error_says(tmp_path: Path, bootstrap_servers: str) -> None:
+    with original(tmp_path, bootstrap_servers) as stage:
+        name = f"{stage.application_id}-next"
+        assert stage.run("branch", "create", name, "--stop-at-most", str(LIMIT_SECONDS)).exit_code == 0
+        (tmp_path / "state" / stage.application_id / "branches" / f"{name}.json").unlink()
+        unknown = stage.run("branch", "delete", name, "--execute")
+        assert unknown.exit_code == 2
+        assert f"`penstock reset MODULE:TOPOLOGY -c application.id={name} --execute`" in " ".join(
+            unknown.stderr.split()
+        )
+        assert (
+            stage.run("reset", "--input-topic", stage.source, "-c", f"application.id={name}", "--execute").exit_code
+            == 0
+        )
+        assert {topic for topic in topic_names(stage.admin) if topic.startswith(name)} == {f"{name}.{stage.sink}"}
 
 
 @BROKER

@@ -28,7 +28,7 @@ from tests.branch_stage import APP, as_keywords, as_options, load, on_host, orig
 from tests.conftest import MakeTopic
 from tests.exchange_stage import Operator, assert_as_of_one, before_step, operated, until_shared
 from tests.free_port import free_port, free_ports
-from tests.waiting import PATIENCE_SECONDS
+from tests.topics import topic_names
 
 BROKER = pytest.mark.broker
 PACE_SECONDS = 0.2
@@ -195,11 +195,7 @@ def test_the_commands_say_what_they_did_and_why_they_refuse(tmp_path: Path, boot
             operator.start(first, "old-")
             assert operator.exchange("rollback").exit_code == 0
             assert stage.run("branch", "delete", name, "--execute", "--wait", "120").exit_code == 0
-        assert not [
-            topic
-            for topic in stage.admin.list_topics(timeout=PATIENCE_SECONDS).topics
-            if topic.startswith((name, "old-"))
-        ]
+        assert not [topic for topic in topic_names(stage.admin) if topic.startswith((name, "old-"))]
 
 
 def _refused(operator: Operator, name: str, prefix: str, why: str) -> None:

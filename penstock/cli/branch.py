@@ -118,7 +118,9 @@ def _record(config: StreamsConfig, name: str) -> BranchRecord:
     if record is None:
         raise ConfigError(
             f"{config['application.id']} has no branch {name} on this host. `penstock branch list` shows the existing "
-            "ones."
+            "ones. If their files were deleted with state.dir: "
+            f"`penstock reset MODULE:TOPOLOGY -c application.id={name} --execute` deletes a branch except for its "
+            "output topics."
         )
     return record
 
