@@ -47,20 +47,15 @@ def probed(application: LimitedApplication) -> Answer:
 
 def test_an_answer_on_a_kept_connection_does_not_wait_for_an_acknowledgement(application: LimitedApplication) -> None:
     """With Nagle's algorithm its last part would wait for that of the first part, which takes the client 40 ms."""
-
-    def seconds(requests: int, connections: int) -> float:
+    connection = HTTPConnection("127.0.0.1", application.http.port, timeout=PROBE_SECONDS)
+    seconds = []
+    for _ in range(40):
         begin = time.monotonic()
-        for _ in range(connections):
-            connection = HTTPConnection("127.0.0.1", application.http.port, timeout=PROBE_SECONDS)
-            for _ in range(requests):
-                connection.request("GET", "/health/live")
-                assert connection.getresponse().read()
-            connection.close()
-        return time.monotonic() - begin
-
-    seconds(1, 1)
-    fresh, kept = seconds(1, 30), seconds(30, 1)
-    assert kept < 3 * fresh
+        connection.request("GET", "/health/live")
+        assert connection.getresponse().read()
+        seconds.append(time.monotonic() - begin)
+    connection.close()
+    assert min(seconds[20:]) < 0.03  # a client acknowledges its first packets at once, and a busy machine is slow
 
 
 def test_many_silent_connections_end_nothing(application: LimitedApplication, conductor: Conductor) -> None:
