@@ -13,6 +13,7 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT32_MIN, int64_t, uint8_t
 from libc.string cimport memcmp, memcpy
 
+from penstock.kernel.conversions cimport Conversion
 from penstock.kernel.varints cimport put_varint, take_varint
 
 cdef extern from "Python.h":
@@ -84,12 +85,12 @@ cdef class Type:
     parts; names: of fields, symbols of an enum; defaults: of fields, MISSING for none; places: of an enum's symbols;
     size: of FIXED. null, other: positions of a union's branches if it has null and one other, otherwise -1: fastavro
     has to choose. is_empty: whether its values take no bytes. to_value, from_value: of a logical type, otherwise None;
-    schema: theirs.
+    schema: theirs. has_one_form: whether is_shortest can be True for its values, and those of its parts.
     """
     cdef int kind
     cdef Py_ssize_t size
     cdef int null, other, depth
-    cdef bint is_empty
+    cdef bint is_empty, has_one_form
     cdef tuple parts, names, defaults
     cdef dict places
     cdef object to_value, from_value, schema
@@ -166,6 +167,41 @@ cdef class Type:
                 else:
                     key = read_text(source)
                     PyDict_SetItem(items, key, part.read(source))
+
+    cdef bint is_shortest(self, Input *source) noexcept:
+        """Go past a value; return whether write() writes the same bytes for what read() reads. It is only for has_one_form."""
+        cdef int64_t number
+        cdef float narrow
+        cdef Type part
+        if self.kind == STRING:
+            return take_shortest(source, &number) and take_text(source, number)
+        if self.kind == LONG or self.kind == INT:
+            return take_shortest(source, &number) and (self.kind == LONG or INT32_MIN <= number <= INT32_MAX)
+        if self.kind == RECORD:
+            for part in self.parts:
+                if not part.is_shortest(source):
+                    return False
+            return True
+        if self.kind == UNION:
+            if not take_shortest(source, &number):
+                return False
+            return number == self.null or (number == self.other and (<Type>self.parts[self.other]).is_shortest(source))
+        if self.kind == DOUBLE:
+            return take(source, 8)
+        if self.kind == FLOAT:
+            if not take(source, 4):
+                return False
+            swapped(<char *>&narrow, source.at - 4, 4)
+            return narrow == narrow  # as a double, some NaNs are changed
+        if self.kind == BOOLEAN:
+            return take(source, 1) and <uint8_t>source.at[-1] <= 1
+        if self.kind == BYTES:
+            return take_shortest(source, &number) and take(source, number)
+        if self.kind == FIXED:
+            return take(source, self.size)
+        if self.kind == ENUM:
+            return take_shortest(source, &number) and 0 <= number < len(self.names)
+        return self.kind == NULL_TYPE
 
     cdef int write(self, value, Output *to) except -1:
         cdef int64_t number
@@ -274,6 +310,7 @@ cdef Type made(schema, dict named, dict to_value, dict from_value):
         has_choice = len(kinds) != 2 or kinds.count(NULL_TYPE) != 1
         new.null = -1 if has_choice else kinds.index(NULL_TYPE)
         new.other = 1 - new.null
+        new.has_one_form = not has_choice and have_one_form(new.parts)
         return limited(new)
     kind = schema["type"] if type(schema) is dict else schema
     if type(kind) is not str:  # {"type": {"type": …}}
@@ -282,9 +319,11 @@ cdef Type made(schema, dict named, dict to_value, dict from_value):
         name = f"{kind}-{schema['logicalType']}"
         new.schema = schema
         new.to_value, new.from_value = to_value.get(name), from_value.get(name)
+    is_plain = new.to_value is None and new.from_value is None
     if kind in PRIMITIVES:
         new.kind = PRIMITIVES[kind]
         new.is_empty = new.kind == NULL_TYPE
+        new.has_one_form = is_plain
     elif kind == "record":
         new.kind = RECORD
         fields = schema["fields"]
@@ -292,6 +331,7 @@ cdef Type made(schema, dict named, dict to_value, dict from_value):
         new.parts = tuple([made(field["type"], named, to_value, from_value) for field in fields])
         new.is_empty = all([(<Type>part).is_empty for part in new.parts])
         new.defaults = tuple([default_of(field) for field in fields])
+        new.has_one_form = is_plain and len(set(new.names)) == len(fields) and have_one_form(new.parts)
         named[schema["name"]] = new
     elif kind == "array" or kind == "map":
         new.kind = ARRAY if kind == "array" else MAP
@@ -301,17 +341,23 @@ cdef Type made(schema, dict named, dict to_value, dict from_value):
         new.kind = ENUM
         new.names = tuple(schema["symbols"])
         new.places = {symbol: place for place, symbol in enumerate(new.names)}
+        new.has_one_form = is_plain and len(new.places) == len(new.names)
         named[schema["name"]] = new
     elif kind == "fixed":
         new.kind = FIXED
         new.size = schema["size"]
         new.is_empty = new.size == 0
+        new.has_one_form = is_plain
         named[schema["name"]] = new
     elif type(schema) is str and schema in named:
         return named[schema]
     else:  # a record inside of itself
         raise Unusual
     return limited(new)
+
+
+cdef bint have_one_form(tuple parts) except -1:
+    return all([(<Type>part).has_one_form for part in parts])
 
 
 cdef Type limited(Type made):
@@ -397,6 +443,70 @@ def topic_reader(dict readers not None, read):
     return read_any
 
 
+@cython.final
+cdef class UnreadBytes(Conversion):
+    """Serde.unread: returns bytes of a schema if the writer writes what is read from them as the same bytes.
+
+    headers: the first bytes that name the schema, in any subject; the serde adds them as it reads values.
+    """
+
+    cdef Type schema
+    cdef set headers
+    cdef bytes before  # the header of the bytes before, usually these's too
+
+    def __init__(self, Type schema not None, set headers not None):
+        self.schema, self.headers = schema, headers
+
+    cdef object of(self, data):
+        cdef Input source
+        cdef bytes given = <bytes?>data
+        if self.before is None or not begins_with(given, self.before):
+            header = given[:HEADER_BYTES]
+            if header not in self.headers:
+                return None
+            self.before = header
+        source.at = PyBytes_AS_STRING(given) + HEADER_BYTES
+        source.end = PyBytes_AS_STRING(given) + PyBytes_GET_SIZE(given)
+        return given if self.schema.is_shortest(&source) and source.at == source.end else None
+
+
+def unread_bytes(Type schema not None, set headers not None):
+    """Return UnreadBytes, None for a schema some of whose values have several forms."""
+    return UnreadBytes(schema, headers) if schema.has_one_form else None
+
+
+@cython.final
+cdef class HeaderChange(Conversion):
+    """Guarded.translate: replaces the first bytes, which name the schema, by the topic's; None if it has none yet.
+
+    headers: by topic.
+    """
+
+    cdef UnreadBytes unread
+    cdef dict headers
+    cdef object topic
+    cdef bytes header
+
+    def __init__(self, UnreadBytes unread not None, dict headers not None, topic):
+        self.unread, self.headers, self.topic = unread, headers, topic
+
+    cdef object of(self, data):
+        cdef Py_ssize_t size
+        if self.unread.of(data) is None:
+            return None
+        if self.header is None:
+            self.header = self.headers.get(self.topic)
+            if self.header is None:
+                return None
+        if begins_with(<bytes>data, self.header):
+            return data
+        size = PyBytes_GET_SIZE(<bytes>data)
+        made = PyBytes_FromStringAndSize(NULL, size)
+        memcpy(PyBytes_AS_STRING(made), PyBytes_AS_STRING(self.header), HEADER_BYTES)
+        memcpy(PyBytes_AS_STRING(made) + HEADER_BYTES, PyBytes_AS_STRING(<bytes>data) + HEADER_BYTES, size - HEADER_BYTES)
+        return made
+
+
 cdef inline bint begins_with(bytes data, bytes first) noexcept:
     cdef Py_ssize_t size = PyBytes_GET_SIZE(first)
     return PyBytes_GET_SIZE(data) >= size and memcmp(PyBytes_AS_STRING(data), PyBytes_AS_STRING(first), size) == 0
@@ -416,8 +526,55 @@ cdef inline int need(Input *source, int64_t size) except -1:
 cdef inline int64_t read_number(Input *source) except? -1:
     """Read a number of 64 bits."""
     cdef int64_t number = 0
-    usual(take_varint(<const uint8_t **>&source.at, <const uint8_t *>source.end, &number))
+    usual(take_number(source, &number))
     return number
+
+
+cdef inline bint take_number(Input *source, int64_t *number) noexcept:
+    """Read a number of 64 bits; return whether there is one."""
+    cdef const uint8_t *at = <const uint8_t *>source.at
+    if not take_varint(&at, <const uint8_t *>source.end, number):
+        return False
+    source.at = <const char *>at
+    return True
+
+
+cdef inline bint take(Input *source, int64_t size) noexcept:
+    """Go past so many bytes; return whether there are."""
+    if not 0 <= size <= source.end - source.at:
+        return False
+    source.at += size
+    return True
+
+
+cdef inline bint take_shortest(Input *source, int64_t *number) noexcept:
+    """Read a number; return whether there is one that has no more bytes than it needs."""
+    cdef const char *begin = source.at
+    cdef uint8_t last
+    if not take_number(source, number):
+        return False
+    last = <uint8_t>source.at[-1]
+    return source.at - begin == 1 or last == 1 or (last != 0 and source.at - begin < VARINT_BYTES)
+
+
+cdef bint take_text(Input *source, int64_t size) noexcept:
+    """Go past so many bytes; return whether there are, and whether they are UTF-8."""
+    cdef const char *begin = source.at
+    cdef uint8_t seen = 0
+    cdef int64_t i
+    if not take(source, size):
+        return False
+    for i in range(size):
+        seen |= <uint8_t>begin[i]
+    return seen < 128 or is_utf8(begin, size)
+
+
+cdef bint is_utf8(const char *data, Py_ssize_t size) noexcept:
+    try:
+        PyUnicode_DecodeUTF8(data, size, NULL)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 cdef object read_text(Input *source):

@@ -8,4 +8,9 @@ class Conversion:
 class Guarded(Conversion):
     @property
     def __wrapped__(self) -> Callable[[Any], Any]: ...
-    def __init__(self, function: Callable[[Any], Any], refuse: Callable[[Any, Exception], object]) -> None: ...
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        refuse: Callable[[Any, Exception], object],
+        translate: Conversion | None = None,
+    ) -> None: ...

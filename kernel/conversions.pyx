@@ -18,10 +18,14 @@ cdef class Conversion:
 
 @cython.final
 cdef class Guarded(Conversion):
-    """A serde's function. For whatever else it raises it calls refuse(value, error), see codecs.refusal."""
+    """A serde's function. For whatever else it raises it calls refuse(value, error), see codecs.refusal.
 
-    def __init__(self, function, refuse):
-        self.function, self.refuse = function, refuse
+    translate: of a serializer for one topic: from bytes that the serde wrote for another topic to those that function
+    writes for the value that they are read as, or to None if they must be read. None: all must be read.
+    """
+
+    def __init__(self, function, refuse, Conversion translate=None):
+        self.function, self.refuse, self.translate = function, refuse, translate
 
     @property
     def __wrapped__(self):

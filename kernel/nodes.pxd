@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t
 
-from penstock.kernel.conversions cimport converted
+from penstock.kernel.conversions cimport converted, translated
 
 
 cdef class RecordContext:
@@ -25,6 +25,7 @@ cdef enum:  # what nodes do with keys, in bits
 
 cdef class KeyReader:
     cdef readonly object serde, decode
+    cdef bint by_topic
 
 
 cdef class Key:
@@ -55,17 +56,27 @@ cdef inline object key_of(object key):
     return (<Key>key).read() if type(key) is Key else key
 
 
-cdef inline bint is_of(object key, object serde):
-    """Return whether a key has the bytes that a serde writes."""
-    return type(key) is Key and (<Key>key).reader.serde is serde and not (<Key>key).is_windowed
+cdef inline bytes known_bytes_of(object key, object serde, object encode):
+    """Return the bytes that encode writes for a key, None if it must be called. serde: it belongs to that."""
+    if type(key) is not Key or (<Key>key).reader.serde is not serde or (<Key>key).is_windowed:
+        return None
+    return translated(encode, (<Key>key).data) if (<Key>key).reader.by_topic else (<Key>key).data
 
 
 cdef inline bytes key_bytes_of(object key, object serde, object encode):
     """Return a key's bytes; encode: see Rows."""
-    if is_of(key, serde):
-        return (<Key>key).data
+    data = known_bytes_of(key, serde, encode)
+    if data is not None:
+        return data
     key = key_of(key)
     return <bytes?>(key if encode is None else converted(encode, key))
+
+
+cdef inline bint has_windowed_bytes(object key, object inner):
+    """Return whether a windowed key is bytes that do not depend on the topic, as the serde of the key inside writes them."""
+    if type(key) is not Key or not (<Key>key).is_windowed:
+        return False
+    return (<Key>key).reader.serde is inner and not (<Key>key).reader.by_topic
 
 
 cdef inline object written_data_of(RecordContext task, object value, object serde):

@@ -1,6 +1,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
+from penstock.kernel.conversions import Conversion
 from penstock.kernel.messages import _Headers
 from penstock.kernel.sinks import RecordSink, WindowedSink
 
@@ -204,6 +205,7 @@ class Source(Node):
         keys_may_be_none: bool,
         to_value: Callable[[bytes], Any] | None,
         values_may_be_none: bool,
+        unread: Conversion | None,
         reader: KeyReader | None,
         value_serde: object,
         failed: Callable[..., None],

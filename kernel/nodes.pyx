@@ -9,7 +9,7 @@ from libc.math cimport INFINITY
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 
 from penstock.kernel.codecs cimport Rewriter
-from penstock.kernel.conversions cimport converted
+from penstock.kernel.conversions cimport Conversion, converted
 from penstock.kernel.messages cimport Message
 from penstock.kernel.messages import DECODE_TEXT
 from penstock.kernel.named_tuples cimport tuple_of_four, tuple_of_three
@@ -88,17 +88,24 @@ cdef class Tally:
 
 @cython.final
 cdef class KeyReader:
-    """What has to be known of keys that are still bytes. serde: which has written them. decode: for bytes (not None)."""
+    """What has to be known of keys that are still bytes. serde: which has written them. decode: for bytes (not None).
+
+    by_topic: whether the bytes may depend on the topic that they were written for: a store's, or a source's.
+    """
 
     def __init__(self, serde, decode):
         self.serde = serde
         self.decode = decode
+        self.by_topic = serde is not None and serde.serializer is None
 
 
 @cython.final
 @cython.freelist(64)
 cdef class Key:
-    """A record's key as its serde writes it, until someone looks. In a window the bytes are those of the key inside."""
+    """A record's key as its serde writes it, until someone looks. In a window the bytes are those of the key inside.
+
+    If they depend on the topic, they may be those of any topic, as another serializer with the same schema writes them.
+    """
 
     cdef object read(self):
         if not self.is_read:
@@ -541,12 +548,14 @@ cdef class Sink(Node):
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
         cdef RecordContext task = self.task
-        cdef bint has_bytes = is_of(key, self.key_serde)
         task.at = self.name
-        given = (<Key>key).data if has_bytes else key_of(key)
+        key_data = known_bytes_of(key, self.key_serde, self.sink.to_key)
+        given = key_of(key) if key_data is None else key_data
         data = written_data_of(task, value, self.value_serde)
         given_value = value if data is None else data
-        error = self.sink.put(given, has_bytes, given_value, data is not None, timestamp, headers, PARTITIONER_DECIDES)
+        error = self.sink.put(
+            given, key_data is not None, given_value, data is not None, timestamp, headers, PARTITIONER_DECIDES
+        )
         if error is not None:
             self.unsent(key_of(key), value, timestamp, headers, error)
         return 0
@@ -588,10 +597,9 @@ cdef class PartitionedSink(Node):
             error = self.send_to(chosen, key_of(key), value, timestamp, headers)
         else:
             partition = PARTITIONER_DECIDES if chosen is None else chosen
-            if is_of(key, self.key_serde):
-                error = self.sink.put((<Key>key).data, True, value, False, timestamp, headers, partition)
-            else:
-                error = self.sink.put(key_of(key), False, value, False, timestamp, headers, partition)
+            data = known_bytes_of(key, self.key_serde, self.sink.to_key)
+            given = key_of(key) if data is None else data
+            error = self.sink.put(given, data is not None, value, False, timestamp, headers, partition)
         if error is not None:
             self.unsent(key_of(key), value, timestamp, headers, error)
         return 0
@@ -618,7 +626,7 @@ cdef class WindowedKeySink(Node):
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
         cdef RecordContext task = self.task
         task.at = self.name
-        cdef bint has_bytes = type(key) is Key and (<Key>key).is_windowed and (<Key>key).reader.serde is self.inner
+        cdef bint has_bytes = has_windowed_bytes(key, self.inner)
         given = (<Key>key).windowed_data(self.sink.times_size) if has_bytes else key_of(key)
         data = written_data_of(task, value, self.value_serde)
         given_value = value if data is None else data
@@ -656,7 +664,7 @@ cdef class Source(Node):
     """The source of one topic.
 
     to_key, to_value: read bytes; keys_may_be_none, values_may_be_none: whether they are called for None, too. A Rewriter
-    as to_key leaves keys as bytes; reader: for these. failed(message, key, timestamp, error): raises, or the record is
+    as to_key leaves keys as bytes; unread: the Serde's, if some keys may stay the bytes they are; reader: for both. failed(message, key, timestamp, error): raises, or the record is
     dropped; timestamp None: it could not be read. invalid(message, key, value): raises for a negative
     timestamp. value_serde: if the value goes on as its own serde has read it.
     """
@@ -664,16 +672,17 @@ cdef class Source(Node):
     cdef object to_key, to_value, failed, invalid, value_serde
     cdef bint keys_may_be_none, values_may_be_none, reads_texts
     cdef Rewriter rewriter
+    cdef Conversion unread
     cdef KeyReader reader
 
     def __init__(self, RecordContext task not None, name, Node child not None, to_key, bint keys_may_be_none, to_value,
-                 bint values_may_be_none, KeyReader reader, value_serde, failed, invalid):
+                 bint values_may_be_none, Conversion unread, KeyReader reader, value_serde, failed, invalid):
         Node.__init__(self, task, name, child)
         self.to_key, self.to_value = to_key, to_value
         self.keys_may_be_none, self.values_may_be_none = keys_may_be_none, values_may_be_none
         self.reads_texts = to_key is DECODE_TEXT
         self.rewriter = to_key if type(to_key) is Rewriter else None
-        self.reader = reader
+        self.unread, self.reader = unread, reader
         self.value_serde = value_serde
         self.failed, self.invalid = failed, invalid
 
@@ -697,6 +706,8 @@ cdef class Source(Node):
         if self.rewriter is not None:
             data = self.rewriter.rewrite(<bytes?>key)
             return None if data is None else key_from(<bytes?>data, self.reader)
+        if self.unread is not None and self.unread.of(key) is not None:
+            return key_from(<bytes>key, self.reader)
         return key if self.to_key is None else converted(self.to_key, key)
 
     cdef inline object value(self, data):

@@ -18,8 +18,10 @@ from penstock.kernel.nodes cimport (
     RecordContext,
     deliver,
     deliver_change,
+    has_windowed_bytes,
     key_bytes_of,
     key_of,
+    known_bytes_of,
     windowed_key,
     windowed_key_from,
 )
@@ -541,17 +543,15 @@ cdef class Suppress(ChangeNode):
         self.key_serde, self.inner, self.times_size, self.encode_key = key_serde, inner, times_size, encode_key
 
     cdef int change(self, key, new, old, bint is_latest, int64_t timestamp, headers) except -1:
-        cdef Key unread
         self.task.at = self.name
-        if type(key) is Key:
-            unread = <Key>key
-            if unread.is_windowed and unread.reader.serde is self.inner:
-                time = unread.end if self.until_close else timestamp
-                self.put(unread.windowed_data(self.times_size), time, new, old, timestamp, headers)
-                return 0
-            if not unread.is_windowed and unread.reader.serde is self.key_serde and not self.until_close:
-                self.put(unread.data, timestamp, new, old, timestamp, headers)
-                return 0
+        if has_windowed_bytes(key, self.inner):
+            time = (<Key>key).end if self.until_close else timestamp
+            self.put((<Key>key).windowed_data(self.times_size), time, new, old, timestamp, headers)
+            return 0
+        data = None if self.until_close else known_bytes_of(key, self.key_serde, self.encode_key)
+        if data is not None:
+            self.put(data, timestamp, new, old, timestamp, headers)
+            return 0
         key = key_of(key)
         self.put(self.encode_key(key), key[2] if self.until_close else timestamp, new, old, timestamp, headers)
         return 0

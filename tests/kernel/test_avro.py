@@ -13,15 +13,16 @@ from collections.abc import Callable
 from typing import Any
 
 import fastavro
+import pytest
 from fastavro.read import LOGICAL_READERS
 from fastavro.write import LOGICAL_WRITERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.kernel.avro import compiled, reader, writer
+from penstock.kernel.avro import HeaderChange, compiled, reader, unread_bytes, writer
 from tests.examples import examples
 
-HEADER = b"\0\0\0\0\7"
+HEADER, OTHER_HEADER = b"\0\0\0\0\7", b"\0\0\0\1\0"
 UTC = datetime.UTC
 INTEGERS = (0, 1, -1, 63, 64, -65, 8191, 8192, 2**31 - 1, -(2**31))
 LONGS = (*INTEGERS, 2**31, -(2**31) - 1, 2**63 - 1, -(2**63))
@@ -181,6 +182,7 @@ class Both:
         self.left = 0
         found = compiled(self.parsed, LOGICAL_READERS, LOGICAL_WRITERS)
         assert found is not None
+        self.unread = unread_bytes(found, {HEADER, OTHER_HEADER})
         self.write, self.read = (
             writer(found, HEADER, self._left(self.by_fastavro)),
             reader(found, self._left(self.read_by_fastavro)),
@@ -255,6 +257,82 @@ def test_damaged_bytes_are_left_to_fastavro(seed: int) -> None:
         if len(damaged) > len(HEADER):
             damaged[made.random.randrange(len(HEADER), len(damaged))] = made.random.choice([0, 1, 2, 127, 128, 255])
         assert result(both.read, bytes(damaged)) == result(both.read_by_fastavro, bytes(damaged))
+
+
+def has_several_forms(schema: Any) -> bool:
+    """Return True if a schema has types whose values may be written in several ways, or that Python converts."""
+    converted = (found["logicalType"] for name, (found, _) in LOGICAL.items() if name != "unknown")
+    return is_chosen_by_fastavro(schema) or any(repr(part) in str(schema) for part in ("array", "map", *converted))
+
+
+@settings(deadline=None, max_examples=examples(500))
+@given(st.integers(0, 2**32))
+def test_bytes_that_stay_unread_are_those_of_their_values(seed: int) -> None:
+    made = Made(seed)
+    both = Both(made.schema)
+    assert (both.unread is None) == has_several_forms(made.schema)
+    if both.unread is None:
+        return
+    change = HeaderChange(both.unread, {"topic": OTHER_HEADER}, "topic")
+    written = both.by_fastavro(made.value(made.schema))
+    assert both.unread(written) is written
+    for data in (written, *(damaged(made.random, written) for _ in range(20))):
+        if both.unread(data) is None:
+            assert change(data) is None
+        else:
+            assert both.by_fastavro(both.read_by_fastavro(data)) == both.unread(data) == data
+            assert change(data) == OTHER_HEADER + data[len(HEADER) :]
+
+
+def damaged(draw: random.Random, written: bytes) -> bytes:
+    """Return bytes with fewer, more or other bytes after the header, or with a number in one more byte."""
+    data = bytearray(written)
+    at = draw.randint(len(HEADER), len(data))
+    kind = draw.randrange(4)
+    if kind == 0:
+        del data[at:]
+    elif kind == 1:
+        data[at:at] = draw.choice([b"\0", b"\x80", b"\xff", b"\x80\0", b"\x81\1"])
+    elif at < len(data):
+        data[at : at + 1] = bytes([data[at] | 128, 0] if kind == 2 else [draw.choice([0, 1, 2, 3, 127, 128, 192, 255])])
+    return bytes(data)
+
+
+FORMS: dict[str, tuple[Any, tuple[bytes, ...], tuple[bytes, ...]]] = {
+    "boolean": ("boolean", (b"\0", b"\1"), (b"\2", b"\xff", b"")),
+    "int": (
+        "int",
+        (b"\0", b"\x80\1", b"\xff\xff\xff\xff\x0f"),
+        (b"\x80\0", b"\xff\x80\0", b"\x80\x80\x80\x80\x10", b"\0\0"),
+    ),
+    "long": (
+        "long",
+        (b"\x7f", b"\xff" * 9 + b"\1"),
+        (b"\xff" * 9, b"\xff" * 9 + b"\0", b"\xff" * 9 + b"\3", b"\xff" * 10 + b"\1", b"\x80" * 9 + b"\1\0"),
+    ),
+    "float": ("float", (b"\0\0\0\x80", b"\0\0\x80\x7f"), (b"\1\0\x80\x7f", b"\0\0\xc0\x7f", b"\0\0\0")),
+    "double": ("double", (b"\0" * 7 + b"\x80",), (b"\0" * 7, b"\0" * 9)),
+    "bytes": ("bytes", (b"\0", b"\2\xff"), (b"\1", b"\4\xff", b"\x82\0\xff")),
+    "string": (
+        "string",
+        (b"\4\xc3\xa4", b"\x08\xf0\x9f\x98\x80"),
+        (b"\2\xc3", b"\6\xed\xa0\x80", b"\4\xc0\x80", b"\4\xc3\xa4\0"),
+    ),
+    "fixed": ({"type": "fixed", "name": "F", "size": 2}, (b"\0\xff",), (b"\0", b"\0\0\0")),
+    "enum": ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, (b"\0", b"\2"), (b"\4", b"\1", b"\x82\0")),
+    "union": (["null", "long"], (b"\0", b"\2\4"), (b"\4", b"\1", b"\x80\0", b"\2", b"\0\0")),
+    "union with null last": (["string", "null"], (b"\2", b"\0\2a"), (b"\4", b"\0", b"\0\2")),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_bytes_in_another_form_are_read(name: str) -> None:
+    schema, shortest, others = FORMS[name]
+    unread = Both({"type": "record", "name": "R", "fields": [{"name": "f", "type": schema}]}).unread
+    assert unread is not None
+    assert all(unread(HEADER + data) == HEADER + data for data in shortest)
+    assert not any(unread(HEADER + data) for data in others)
+    assert not any(unread(data) for data in (b"", HEADER, b"\0\0\0\0\1" + shortest[0], b"\1\0\0\0\7" + shortest[0]))
 
 
 def test_a_recursive_record_is_left_to_fastavro() -> None:

@@ -103,7 +103,7 @@ def read_as_texts(origin: Any) -> None:
     keys: list[Any] = []
     task = RecordContext()
     see = PythonNode(task, "see", lambda key, *_: keys.append(key))
-    source = Source(task, "source", see, decode_text, False, None, False, None, None, fail, fail)
+    source = Source(task, "source", see, decode_text, False, None, False, None, None, None, fail, fail)
     source.process_batch(run)
     assert keys == ["x"]
 

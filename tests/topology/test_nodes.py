@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 
 from penstock import (
+    BufferConfig,
     CalendarWindows,
     Materialized,
     Processor,
@@ -26,6 +27,7 @@ from penstock import (
     StreamsBuilder,
     StreamsConfig,
     StreamsError,
+    Suppressed,
     TimeWindows,
     agg,
 )
@@ -246,6 +248,36 @@ def test_foreign_key_joins_give_the_results_of_functions(
     only_functions(monkeypatch)
     assert found == joined_by_foreign_key(monkeypatch, left_join, values)
     assert len({record[0] for record in found}) == 6, "output, two internal topics, three changelogs"
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20], ids=["no cache", "cache"])
+def test_keys_whose_bytes_depend_on_the_topic_are_written_for_each_topic(cache_bytes: int) -> None:
+    keys, values = as_serde(ByTopic()), Serdes.string()
+    serdes: Any = {"key_serde": keys, "value_serde": values}
+    window = TimeWindows.of_size_with_no_grace(timedelta(seconds=10))
+    session = SessionWindows.of_inactivity_gap_with_no_grace(timedelta(seconds=10))
+    limit = Suppressed.until_time_limit(timedelta(0), BufferConfig.unbounded())
+    builder = StreamsBuilder()
+    table, other = builder.table("in", **serdes), builder.table("other", **serdes)
+    table.to_stream().to("table", **serdes)
+    table.join(other, str.__add__).to_stream().to("joined", **serdes)
+    table.join(other, str.__add__, foreign_key=lambda _value: "k").to_stream().to("joined by foreign key", **serdes)
+    table.suppress(limit).to_stream().to("suppressed", **serdes)
+    grouped = builder.stream("stream", **serdes).group_by_key()
+    grouped.reduce(max).to_stream().to("reduced", **serdes)
+    in_window: Any = {"key_serde": Serdes.time_windowed(keys, timedelta(seconds=10)), "value_serde": values}
+    windows = grouped.windowed_by(window).reduce(max)
+    windows.to_stream().to("windows", **in_window)
+    windows.suppress(limit).to_stream().to("suppressed windows", **in_window)
+    in_session: Any = {"key_serde": Serdes.session_windowed(keys), "value_serde": values}
+    grouped.windowed_by(session).reduce(max).to_stream().to("sessions", **in_session)
+    written = ("table", "joined", "joined by foreign key", "suppressed", "reduced", "windows", "suppressed windows")
+    with TopologyTestDriver(builder.build(), {"statestore.cache.max.bytes": cache_bytes}) as driver:
+        for name in ("other", "in", "stream"):
+            driver.create_input_topic(name, **serdes).pipe_input("k", "v", 100)
+        for name in (*written, "sessions"):
+            records = driver.create_output_topic(name, Serdes.bytes(), Serdes.bytes()).read_records_to_list()
+            assert [record.key[: len(name) + 4] for record in records] == [f'{name}|"k"'.encode()]
 
 
 @pytest.mark.parametrize(("chosen", "partitions"), [(2, [2]), (None, [None]), ({1, 2}, [1, 2]), ((), [])])

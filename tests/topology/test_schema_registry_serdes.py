@@ -11,6 +11,7 @@ import json
 import math
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -36,12 +37,16 @@ from penstock import (
     Serdes,
     SerializationError,
     StreamsBuilder,
+    StreamsConfig,
     StreamsError,
 )
+from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.supervisor.source import pickling
 from penstock.supervisor.source.topology_source import TopologySource
 from penstock.testing import TopologyTestDriver
-from penstock.topology.records import Windowed
+from penstock.testing.driver_task import Clock, DriverTask
+from penstock.topology.graph.subtopologies import build_whole_topology
+from penstock.topology.records import RawRecord, Windowed
 from penstock.topology.serdes.serdes import deserializer_for, serializer_for
 from penstock.topology.serdes.windowed_serdes import ChangedSerde
 from tests.free_port import free_port
@@ -319,6 +324,47 @@ def test_a_wrapped_registry_serde_creates_its_functions_once_per_topic() -> None
         assert data == (inner.serialize("prices", MONEY) or b"") + (3000).to_bytes(8)
         assert deserializer_for(windows, "prices")(data) == windows.deserialize("prices", data) == windowed
     assert serializer_for(windows, "prices")(None) is None
+
+
+def joined(serde: Serde[Any], keys: list[bytes], directory: Path) -> tuple[list[Any], Any]:
+    """Join records with these keys to a table that has all of them; return what is written, and what is dropped."""
+    builder = StreamsBuilder()
+    serdes: Any = {"key_serde": serde, "value_serde": Serdes.string()}
+    table = builder.table("table", **serdes)
+    builder.stream("in", **serdes).left_join(table, lambda left, right: f"{left} {right}").to("out", **serdes)
+    builder.stream("in", **serdes).group_by_key().reduce(max).to_stream().to("largest", **serdes)
+    given = {"application.id": "a", "bootstrap.servers": "localhost:0", "deserialization.exception.handler": "continue"}
+    config = StreamsConfig(given)
+    topology = build_whole_topology(builder.build().internal_builder, config)
+    task = DriverTask(topology, config, Clock(0), directory, ThreadCache(1 << 20))
+    for topic in ("table", "in"):
+        source = task.compiled.source_of(topic)
+        assert source is not None
+        source.process_batch([RawRecord(topic, 0, n, n, key, b"v%d" % n) for n, key in enumerate(keys)])
+        task.commit()
+    sent = [(record.topic, record.key, record.value) for record in task.take_produced()]
+    task.close()
+    return sent, task.dropped
+
+
+@pytest.mark.parametrize("kind", [None, Money])
+def test_unread_keys_are_written_as_if_they_were_read(kind: Any, tmp_path: Path) -> None:
+    found = []
+    for stays_unread in (True, False):
+        registry = client()
+        keys = [Serdes.avro(AVRO, registry).serialize("a", {**MONEY, "cents": n}) or b"" for n in range(6)]
+        keys.append(Serdes.avro(NEWER, registry).serialize("b", {**MONEY, "country": "FR"}) or b"")
+        keys += [keys[3] + b"more", keys[4][:-1] + b"\x88\0", keys[5][:-1], keys[0][:5], b""]
+        keys.append(b"\0\0\0\0\x63" + keys[2][5:])
+        keys += [keys[0].replace(b"EUR", b"\xc0\xc0\xc0"), keys[0].replace(b"EUR", "€".encode()), keys[0], keys[3]]
+        serde = Serdes.avro(AVRO, registry, kind=kind, is_key=True)
+        assert (serde.unread is None) == (kind is not None)
+        if not stays_unread:
+            serde.unread = None
+        found.append((*joined(serde, keys, tmp_path / str(stays_unread)), sorted(registry.get_subjects())))
+    assert found[0] == found[1]
+    assert len({key[:5] for topic, key, _ in found[0][0]}) == 4, "a subject for each topic"
+    assert sum(found[0][1].values()) == 2 * 5
 
 
 # -- another process

@@ -211,7 +211,7 @@ class ForeignTableJoinProcessor(Operator):
             node.child,
             schema.prefix_bytes,
             node.store(self.store_name).prefix_scan,
-            schema.primary_serde,
+            schema.primary_key_serde,
             schema.primary_from_bytes,
             SubscriptionResponseWrapper,
             self.use_versioned_semantics,

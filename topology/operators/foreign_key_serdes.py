@@ -146,12 +146,6 @@ class CombinedKeySchema:
         data = self._foreign_to_bytes(foreign_key) or b""
         return _LENGTH.pack(len(data)) + data
 
-    @property
-    def primary_serde(self) -> Serde | None:
-        """The serde of primary keys; None if its bytes depend on the topic, as with a schema registry."""
-        serde = self.primary_key_serde
-        return None if serde is None or serde.serializer is None else serde
-
 
 class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
     """Format: version (bit 0x80: no hash), instruction, hash, primary key, from version 1 the 4-byte partition.

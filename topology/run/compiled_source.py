@@ -80,9 +80,14 @@ class CompiledSource:
         reader: KeyReader | None = None
         read_key: Any = direct(to_key)
         rewrite: Any = key_serde.rewrite
-        if not self.extracts_timestamps and rewrite is not None and only_bytes(child, key_serde):
-            reader, read_key = KeyReader(key_serde, to_key), rewrite.copy()
-            read_key.known = child.known_keys(key_serde)  # reading JSON, say, takes longer than to find a known key
+        unread = key_serde.unread
+        if not self.extracts_timestamps and (rewrite or unread) and only_bytes(child, key_serde):
+            reader = KeyReader(key_serde, to_key)
+            if rewrite is not None:
+                read_key = rewrite.copy()
+                read_key.known = child.known_keys(key_serde)  # reading JSON, say, takes longer than to find a known key
+        else:
+            unread = None
         source = Source(
             task,
             self.name,
@@ -91,6 +96,7 @@ class CompiledSource:
             reader is None and takes_none(to_key),
             direct(to_value),
             takes_none(to_value),
+            unread,
             reader,
             value_serde,
             partial(_failed, self.name, errors),

@@ -19,7 +19,17 @@ from typing import Any
 
 from typing_extensions import override
 
-from penstock.kernel.avro import Type, compiled, reader, topic_reader, topic_writer, writer
+from penstock.kernel.avro import (
+    HeaderChange,
+    Type,
+    UnreadBytes,
+    compiled,
+    reader,
+    topic_reader,
+    topic_writer,
+    unread_bytes,
+    writer,
+)
 from penstock.kernel.conversions import Guarded
 
 from .avro_bounds import bounded_readers, bounds_check
@@ -57,6 +67,8 @@ def avro_reader(registry: object, **options: object) -> Callable[[str, bytes], o
 class AvroSerde(TopicSerde, RegistrySerde):
     """What ``avro_serde`` returns."""
 
+    unread: UnreadBytes | None
+
     def __init__(self, schema: object, registry: object, kind: object, is_key: bool, options: dict[str, Any]) -> None:
         self._client = registry_client(registry)
         from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
@@ -75,11 +87,15 @@ class AvroSerde(TopicSerde, RegistrySerde):
         self._writers: dict[str, ToBytes] = {}
         self._readers: dict[bytes, Callable[[bytes], object]] = {}
         self._written: dict[int, tuple[Any, Any]] = {}  # schemas and their checks, by id
+        self._headers: dict[str, bytes] = {}  # those to write, by topic
+        self._own_headers: set[bytes] = set()  # those read until now that name a schema equal to this one
+        self.unread = self._unread_bytes()
 
     @override
     def make_serializer(self, topic: str) -> ToBytes:
         write = topic_writer(self._writers, topic, partial(RegistrySerde.serialize, self, topic))
-        return nullable(Guarded(write, refusal(repr(self), "write")))
+        change = None if self.unread is None else HeaderChange(self.unread, self._headers, topic)
+        return nullable(Guarded(write, refusal(repr(self), "write"), change))
 
     @override
     def make_deserializer(self, topic: str) -> FromBytes:
@@ -89,6 +105,7 @@ class AvroSerde(TopicSerde, RegistrySerde):
     def _first_write(self, value: object, context: Any) -> bytes:
         data: bytes = self._library_write(value, context)
         if self._is_settled and self._parsed is not None and data[0] == _MAGIC:
+            self._headers[context.topic] = data[:_ID_END]
             self._writers[context.topic] = _writer(data[:_ID_END], self._parsed, self._to_dict)
         return data
 
@@ -99,7 +116,15 @@ class AvroSerde(TopicSerde, RegistrySerde):
             parsed = parsed_record(written)
             if parsed is not None:
                 self._readers[data[:_ID_END]] = _reader(parsed, self._parsed, self._from_dict)
+                if parsed == self._parsed:
+                    self._own_headers.add(data[:_ID_END])
         return value
+
+    def _unread_bytes(self) -> UnreadBytes | None:
+        if self._parsed is None or self._to_dict is not None:
+            return None
+        schema = _compiled(self._parsed)
+        return None if schema is None else unread_bytes(schema, self._own_headers)
 
     def _written_with(self, data: bytes, context: Any) -> Any:
         """Return the schema of some bytes, None if they do not begin with its id.

@@ -26,7 +26,7 @@ from penstock.kernel.codecs import (
     uuid_written,
 )
 from penstock.kernel.codecs import nullable as compiled_nullable
-from penstock.kernel.conversions import Guarded
+from penstock.kernel.conversions import Conversion, Guarded
 from penstock.kernel.messages import decode_text
 
 from ..errors import ConfigError
@@ -67,6 +67,9 @@ class Serde(ABC, Generic[T]):
         None for bytes that are read as None. Raises what reading and writing raise. With it, a record's row is found
         without reading the record's key. None: the key must be read.
     is_written: True only if rewrite returns the same bytes; does not read them. None: not known for any bytes.
+    unread: for a serde whose bytes depend on the topic: a function that returns bytes unchanged if a key may stay
+        unread, because they can be read and Guarded.translate turns them into those of any topic; otherwise None. None
+        in its place: all keys are read.
     private: a function from (encode, decode) to the functions (hold, read, bytes_of) of a record cache. hold(object)
         returns bytes, or a copy for the cache that is faster to copy again than to read from bytes. read(held) returns
         an object for the caller, bytes_of(held) the bytes. All of them map None to None. None: a cache must keep bytes.
@@ -81,6 +84,7 @@ class Serde(ABC, Generic[T]):
     exact_type: type | None = None
     rewrite: codecs.Rewrite | None = None
     is_written: Written | None = None
+    unread: Conversion | None = None
     private: codecs.Private | None = None
     default_part: str | None = None
     results: Callable[[Any], object] | None = None
