@@ -41,6 +41,29 @@ HEADER_BYTES_MAX = 32_768
 _ABSOLUTE = re.compile(rb"https?://([^/?#]*)(.*)", re.IGNORECASE)
 
 
+class ResponseWriter:
+    """Where a response is written. holds: set before the headers of a response that has one part, which follows at
+    once: both are sent together, by one system call, and the client wakes up once.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.close = transport.close
+        self.is_closing = transport.is_closing
+        self.holds = False
+        self._send = transport.write
+        self._headers = b""
+
+    def write(self, data: bytes) -> None:
+        """Write data, or hold headers until the next call."""
+        if self.holds:
+            self.holds, self._headers = False, data
+        elif self._headers:
+            self._send(self._headers + data)
+            self._headers = b""
+        else:
+            self._send(data)
+
+
 class Connection(HttpToolsProtocol):
     """One connection, closed if its client is too slow, or sends more than a request line and headers may have."""
 
@@ -62,6 +85,11 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
     @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._writer = ResponseWriter(transport)
+
+    @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.cancel()
         super().connection_lost(exc)
@@ -69,8 +97,11 @@ class Connection(HttpToolsProtocol):
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.idle_since = None
         self._end_in(ANSWER_SECONDS)
+        has_body = scope["method"] != "HEAD"
 
         async def send_part(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                self._writer.holds = has_body and any(name == b"content-length" for name, _ in message["headers"])
             has_more = message.get("more_body", False)
             if has_more:
                 self._end_in(PART_SECONDS)
@@ -149,6 +180,7 @@ class Connection(HttpToolsProtocol):
             self.headers[:] = [(b"host", absolute[1]), *(field for field in self.headers if field[0] != b"host")]
             self.url = absolute[2] if absolute[2].startswith(b"/") else b"/" + absolute[2]
         super().on_headers_complete()
+        self.cycle.transport = self._writer  # type: ignore[assignment]
 
     @override
     def on_message_complete(self) -> None:

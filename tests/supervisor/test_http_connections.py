@@ -21,6 +21,7 @@ from limited_application import LimitedApplication, limited_application, sent
 from stage import Conductor, until
 
 from penstock import StreamsError
+from penstock.supervisor.http.endpoints import PAGES
 from tests.waiting import PATIENCE_FACTOR, PATIENCE_SECONDS
 
 pytestmark = pytest.mark.medium
@@ -43,6 +44,20 @@ def probed(application: LimitedApplication) -> Answer:
     answer = application.http.ask("/health/live")
     assert time.monotonic() - begin < PROBE_SECONDS
     return answer
+
+
+@pytest.mark.parametrize(("method", "body"), [("GET", (PAGES / "page.js").read_bytes()), ("HEAD", b"")])
+def test_requests_sent_together_get_their_responses_in_order(
+    application: LimitedApplication, method: str, body: bytes
+) -> None:
+    request = f"{method} /page.js HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    last = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", application.http.port), timeout=PROBE_SECONDS) as line:
+        line.sendall(request * 2 + last)
+        with line.makefile("rb") as received:
+            _, *responses = received.read().split(b"HTTP/1.1 200 OK\r\n")
+    bodies = [response.partition(b"\r\n\r\n")[2] for response in responses]
+    assert bodies == [body, body, b'{"live":true,"reason":""}']
 
 
 def test_an_answer_on_a_kept_connection_does_not_wait_for_an_acknowledgement(application: LimitedApplication) -> None:

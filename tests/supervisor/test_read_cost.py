@@ -1,4 +1,4 @@
-"""A guard against slower reads: the bytecode instructions of the supervisor for a read of a key over HTTP."""
+"""Guards against slower reads: what the supervisor does for a read of a key over HTTP."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import uvicorn
+from typing_extensions import Buffer
 
 from benchmarks.instructions import counted, least, purchases
 from penstock.supervisor.application_state import ApplicationState
@@ -44,8 +45,19 @@ class OneThread(Queries):
         answers.done.set_result(answers.results)
 
 
-async def connected(loop: asyncio.AbstractEventLoop) -> socket.socket:
-    """Return the client's end of a connection to a server with one store."""
+class CountedSends(socket.socket):
+    """A socket that counts the system calls that send."""
+
+    sends = 0
+
+    def send(self, data: Buffer, flags: int = 0, /) -> int:
+        """Send as any socket does."""
+        self.sends += 1
+        return super().send(data, flags)
+
+
+async def connected(loop: asyncio.AbstractEventLoop) -> tuple[socket.socket, CountedSends]:
+    """Return the client's end of a connection to a server with one store, and the server's end."""
     queries = OneThread("", {}, lambda: 0)
     supervisor: Any = SimpleNamespace(
         states=SimpleNamespace(state=ApplicationState.RUNNING), queries=queries, client_id="app"
@@ -58,10 +70,11 @@ async def connected(loop: asyncio.AbstractEventLoop) -> socket.socket:
     served.load()
     state = uvicorn.server.ServerState()
     state.default_headers = served.encoded_headers
-    theirs, ours = socket.socketpair()
+    end, ours = socket.socketpair()
+    theirs = CountedSends(fileno=end.detach())
     await loop.connect_accepted_socket(lambda: Connection(served, state, {}, loop), theirs)
     ours.setblocking(False)
-    return ours
+    return ours, theirs
 
 
 async def read(line: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -79,8 +92,18 @@ def test_a_read_costs_no_more_instructions_than_before() -> None:
 
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
-        line = runner.run(connected(loop))
+        line, _ = runner.run(connected(loop))
         with line:
             runner.run(read_all(READS))  # imports, and finds the owner of the key
             number = counted(lambda: runner.run(read_all(READS)))
     assert number / counted(least(purchases(0, READS))) < LIMIT
+
+
+def test_a_response_is_sent_at_once() -> None:
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        line, theirs = runner.run(connected(loop))
+        with line:
+            for _ in range(READS):
+                runner.run(read(line, loop))
+            assert theirs.sends == READS
