@@ -9,9 +9,8 @@ from typing_extensions import TypeVar
 
 from penstock.kernel.processors import record_maker, with_field
 
-#: Values of these types are never changed in place, so one of a derived type will do. Without parameters they are Any.
-K_co = TypeVar("K_co", covariant=True, default=Any)
-V_co = TypeVar("V_co", covariant=True, default=Any)
+from .common.type_variables import K_co, V_co
+
 KR = TypeVar("KR")
 VR = TypeVar("VR")
 _new: Callable[..., Record] = cast("Any", tuple.__new__)

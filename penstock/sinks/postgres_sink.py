@@ -158,11 +158,11 @@ class PostgresSink(TableSink):
             if self.has_offsets(cursor):
                 cursor.execute(self.statement("DELETE FROM {offsets} WHERE application = %s"), [application_id])
 
-    def has_offsets(self, cursor: Cursor[Any]) -> bool:
+    def has_offsets(self, cursor: Cursor) -> bool:
         """Return whether the table of offsets exists."""
         return self.exists(cursor, self._offsets_name())
 
-    def exists(self, cursor: Cursor[Any], name: Sequence[str]) -> bool:
+    def exists(self, cursor: Cursor, name: Sequence[str]) -> bool:
         """Return whether a table exists. name: [schema, table], or [table]."""
         found = cursor.execute("SELECT to_regclass(%s)", [".".join(map(quoted, name))]).fetchone()
         return found is not None and found[0] is not None
@@ -177,7 +177,7 @@ class PostgresSink(TableSink):
         names = {"offsets": Identifier(*self._offsets_name()), "table": Identifier(*self.table.split("."))}
         return SQL(text).format(**names, **parts)
 
-    def connect(self, name: str) -> Connection[Any]:
+    def connect(self, name: str) -> Connection:
         """Return a new connection in autocommit mode; name: of the session. Raises SinkUnavailableError."""
         import psycopg
 
@@ -204,7 +204,7 @@ class PostgresSink(TableSink):
             raise SinkUnavailableError(f"the password of {self} cannot be read: {error}") from error
 
     @contextmanager
-    def session(self) -> Iterator[Connection[Any]]:
+    def session(self) -> Iterator[Connection]:
         """Connect for some statements; raises SinkUnavailableError."""
         connection = self.connect("penstock")
         with connection, translated(self):
@@ -251,7 +251,7 @@ class PostgresWriter(TableWriter[PostgresSink]):
 
     def __init__(self, sink: PostgresSink, context: SinkContext, shape: TableShape) -> None:
         super().__init__(sink, context, shape, _CONVERT)
-        self._connection: Connection[Any] | None = None
+        self._connection: Connection | None = None
         self._session = 0  # the server process of the last connection
         with self._transaction() as cursor:
             self._prepare(cursor)
@@ -266,7 +266,7 @@ class PostgresWriter(TableWriter[PostgresSink]):
         return f"penstock {digest} {self._of[1]}"
 
     @contextmanager
-    def _transaction(self) -> Iterator[Cursor[Any]]:
+    def _transaction(self) -> Iterator[Cursor]:
         """Run statements in a transaction, of a new connection if there is none. After a failure there is none."""
         if self._connection is None:
             self._connection = self._connect()
@@ -281,7 +281,7 @@ class PostgresWriter(TableWriter[PostgresSink]):
                 self.close()
             raise
 
-    def _connect(self) -> Connection[Any]:
+    def _connect(self) -> Connection:
         """Return a new connection. The session before it may still be in a transaction, unless it is ended."""
         connection = self._sink.connect(self._session_name)
         try:
@@ -295,7 +295,7 @@ class PostgresWriter(TableWriter[PostgresSink]):
             raise
         return connection
 
-    def _end_sessions(self, connection: Connection[Any], which: LiteralString, *parameters: object) -> None:
+    def _end_sessions(self, connection: Connection, which: LiteralString, *parameters: object) -> None:
         """End other sessions of this task: a process that is stopped within a transaction would keep its locks."""
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
@@ -311,7 +311,7 @@ class PostgresWriter(TableWriter[PostgresSink]):
 
     # -- tables
 
-    def _prepare(self, cursor: Cursor[Any]) -> None:
+    def _prepare(self, cursor: Cursor) -> None:
         """Create the tables, or check that the table has the columns."""
         sink = self._sink
         table = sink.table.split(".")
@@ -337,7 +337,7 @@ class PostgresWriter(TableWriter[PostgresSink]):
             columns.append(SQL("PRIMARY KEY ({})").format(self._names(self._shape.key_names)))
         return self._sink.statement("CREATE TABLE {table} ({columns})", columns=SQL(", ").join(columns))
 
-    def _check_columns(self, cursor: Cursor[Any]) -> None:
+    def _check_columns(self, cursor: Cursor) -> None:
         cursor.execute(
             "SELECT attname, CASE typtype WHEN 'b' THEN typname ELSE '' END,"
             " attnotnull AND NOT atthasdef AND attidentity = ''"
@@ -368,7 +368,7 @@ class PostgresWriter(TableWriter[PostgresSink]):
             return ""
         return f"column {name} has type {found[name][0]}, and the records have {_TYPES[kind][0]}"
 
-    def _check_key(self, cursor: Cursor[Any]) -> None:
+    def _check_key(self, cursor: Cursor) -> None:
         """Raise StreamsError unless the columns of the key are unique, which ON CONFLICT needs."""
         cursor.execute(
             "SELECT array_agg(attname::text) FROM pg_index JOIN pg_attribute ON attrelid = indrelid"
@@ -424,7 +424,7 @@ class PostgresWriter(TableWriter[PostgresSink]):
                     found[partition] = row[0]
         return found
 
-    def _one(self, cursor: Cursor[Any], text: str, parameters: Sequence[object]) -> Any:
+    def _one(self, cursor: Cursor, text: str, parameters: Sequence[object]) -> Any:
         return cursor.execute(self._sink.statement(text), parameters).fetchone()
 
     @override
@@ -440,7 +440,7 @@ class PostgresWriter(TableWriter[PostgresSink]):
             raise RefusedRowsError(self._refused(changes, error)) from error
         self._stored |= offsets
 
-    def _store_offsets(self, cursor: Cursor[Any], offsets: Mapping[TopicPartition, int]) -> None:
+    def _store_offsets(self, cursor: Cursor, offsets: Mapping[TopicPartition, int]) -> None:
         """Store the next offsets, first of all: the rows' locks keep other writers out until the end."""
         statement = self._sink.statement(
             "UPDATE {offsets} SET next_offset = %s, topic_id = coalesce(nullif(%s, ''), topic_id), updated_at = now()"
@@ -452,7 +452,7 @@ class PostgresWriter(TableWriter[PostgresSink]):
             if cursor.rowcount != 1:
                 raise self._fenced(partition)
 
-    def _apply(self, cursor: Cursor[Any], changes: Sequence[Change]) -> None:
+    def _apply(self, cursor: Cursor, changes: Sequence[Change]) -> None:
         if self._sink.mode == "append":
             self._copy(cursor, "{table}", [change.row for change in changes if change.row is not None])
             return
@@ -469,7 +469,7 @@ class PostgresWriter(TableWriter[PostgresSink]):
             self._copy(cursor, "penstock_batch", rows)
             cursor.execute(self._merge())
 
-    def _copy(self, cursor: Cursor[Any], table: str, rows: Sequence[tuple[object, ...]]) -> None:
+    def _copy(self, cursor: Cursor, table: str, rows: Sequence[tuple[object, ...]]) -> None:
         if not rows:
             return
         with cursor.copy(self._statement(f"COPY {table} ({{names}}) FROM STDIN")) as copy:
@@ -513,7 +513,7 @@ class PostgresWriter(TableWriter[PostgresSink]):
         return refused
 
     def _search(
-        self, cursor: Cursor[Any], changes: Sequence[Change], indexes: range, refused: dict[int, RefusedRowError]
+        self, cursor: Cursor, changes: Sequence[Change], indexes: range, refused: dict[int, RefusedRowError]
     ) -> None:
         try:
             with cursor.connection.transaction():

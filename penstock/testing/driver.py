@@ -11,6 +11,7 @@ from typing import Any, overload
 
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.topology.common.durations import Duration, to_millis
+from penstock.topology.common.type_variables import K, V
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.store_facades import (
     KeyValueStoreFacade,
@@ -42,7 +43,7 @@ from penstock.workers.metrics.sensors import Metric
 
 from .driver_partitions import DriverPartitions, no_such_partition
 from .driver_task import TASK_ID, Clock, DriverTask, as_message
-from .driver_topics import K, TestInputTopic, TestOutputTopic, V
+from .driver_topics import TestInputTopic, TestOutputTopic
 from .store_views import (
     AGGREGATION,
     AGGREGATION_WITH_HEADERS,
@@ -273,9 +274,7 @@ class TopologyTestDriver:
         store = self._with_headers(name, partition, StoreKind.TIMESTAMPED_KEY_VALUE)
         return store if store is None or _keeps_headers(store) else KeyValueStoreFacade(store, WITH_HEADERS)
 
-    def get_versioned_key_value_store(
-        self, name: str, partition: int | None = None
-    ) -> VersionedKeyValueStore | Any:
+    def get_versioned_key_value_store(self, name: str, partition: int | None = None) -> VersionedKeyValueStore | Any:
         """Return a versioned store, None if there is none of this name and kind."""
         return self._store(name, partition, StoreKind.VERSIONED_KEY_VALUE)
 
@@ -286,9 +285,7 @@ class TopologyTestDriver:
             return store
         return WindowStoreFacade(store, PLAIN_OF_HEADERS if store.builder.keeps_headers else PLAIN)
 
-    def get_timestamped_window_store(
-        self, name: str, partition: int | None = None
-    ) -> TimestampedWindowStore | Any:
+    def get_timestamped_window_store(self, name: str, partition: int | None = None) -> TimestampedWindowStore | Any:
         """Return a window store with ValueAndTimestamp, None if there is none of this name and kind."""
         store = self._store(name, partition, StoreKind.TIMESTAMPED_WINDOW)
         return WindowStoreFacade(store, TIMESTAMPED_OF_HEADERS) if _keeps_headers(store) else store
@@ -305,9 +302,7 @@ class TopologyTestDriver:
         store = self._store(name, partition, StoreKind.SESSION)
         return SessionStoreFacade(store, AGGREGATION) if _keeps_headers(store) else store
 
-    def get_session_store_with_headers(
-        self, name: str, partition: int | None = None
-    ) -> SessionStoreWithHeaders | Any:
+    def get_session_store_with_headers(self, name: str, partition: int | None = None) -> SessionStoreWithHeaders | Any:
         """Return a session store with AggregationWithHeaders, None if there is none with headers of this name."""
         store = self._with_headers(name, partition, StoreKind.SESSION)
         return store if store is None or _keeps_headers(store) else SessionStoreFacade(store, AGGREGATION_WITH_HEADERS)

@@ -9,16 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, cast
 
-from typing_extensions import TypeVar
-
 from penstock.topology.common.durations import Duration, to_millis
+from penstock.topology.common.type_variables import K, V
 from penstock.topology.context.timestamp_extractors import as_timestamp
 from penstock.topology.errors import PenstockError
 from penstock.topology.records import Headers, HeadersLike, Record, SentRecord, as_headers
 from penstock.topology.serdes.serdes import Serde
-
-K = TypeVar("K", default=Any)
-V = TypeVar("V", default=Any)
 
 #: pipe(record)
 Pipe = Callable[[SentRecord], None]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
 
 from penstock.topology.errors import ConfigError
 
 
-def pyarrow() -> Any:
+def pyarrow() -> ModuleType:
     """Return pyarrow, with pyarrow.ipc. Raises ConfigError without the extra."""
     try:
         import pyarrow.ipc
     except ImportError as error:
         raise ConfigError(f"Arrow needs the extra: pip install 'penstock-streams[sql]' ({error})") from error
-    return pyarrow
+    found: ModuleType = pyarrow
+    return found

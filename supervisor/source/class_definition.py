@@ -14,7 +14,11 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import msgspec
 
 MAIN = "__main__"
 #: msgspec's caches in classes; msgspec recreates them, and they cannot be pickled.
@@ -107,7 +111,7 @@ class _StructDefinition:
     options: Mapping[str, Any]
 
     @classmethod
-    def of(cls, kind: Any, msgspec: Any) -> _StructDefinition:
+    def of(cls, kind: type[msgspec.Struct], msgspec: ModuleType) -> _StructDefinition:
         names, defaults = kind.__struct_fields__, kind.__struct_defaults__
         by_name = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
         own = vars(kind).get("__annotations__", {})
@@ -130,7 +134,7 @@ class _StructDefinition:
         return made
 
 
-def _options_of_struct(kind: Any, own: Mapping[str, object]) -> dict[str, object]:
+def _options_of_struct(kind: type[msgspec.Struct], own: Mapping[str, object]) -> dict[str, object]:
     config = kind.__struct_config__
     options = {name: getattr(config, name) for name in dir(config) if not name.startswith("_")}
     by_keyword = [p.name for p in inspect.signature(kind).parameters.values() if p.kind is p.KEYWORD_ONLY]

@@ -16,9 +16,9 @@ import sys
 import threading
 import zoneinfo
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 
 class WithoutPandas:
@@ -71,6 +71,7 @@ _LAST_CHARACTER = chr(sys.maxunicode)
 _SURROGATES = range(0xD800, 0xE000)
 #: DuckDB and Arrow may read two stores at a time.
 _turn = threading.Lock()
+T = TypeVar("T")
 #: Loaded now, because later no file can be opened; pyarrow looks it up for times.
 UTC = zoneinfo.ZoneInfo("UTC")
 
@@ -210,8 +211,16 @@ class _Schema(ctypes.Structure):
     _fields_ = (("format", ctypes.c_char_p), ("name", ctypes.c_char_p), ("metadata", ctypes.c_void_p))
 
 
-def filter_tree(expression: pc.Expression) -> tuple[str, Any, list[Any]]:
-    """Return an expression as (kind, value, arguments): a "call" of a function, a "field_ref" or a "literal".
+class FilterNode(NamedTuple):
+    """A part of a filter. kind: a "call" of a function, a "field_ref", a "literal" …; value: its name, or the value."""
+
+    kind: str
+    value: Any
+    arguments: list[FilterNode]
+
+
+def filter_tree(expression: pc.Expression) -> FilterNode:
+    """Return an expression as a tree.
 
     As Arrow serializes it: a batch with the literals, and the tree as metadata of its schema, whose keys repeat. They
     are read by the C interface, because pyarrow makes a dict of them. A call's options follow its arguments.
@@ -241,20 +250,20 @@ def _pairs(address: int) -> list[tuple[str, str]]:
     return [(text(), text()) for _ in range(number())]
 
 
-def _tree(word: tuple[str, str], words: Iterator[tuple[str, str]], batch: pa.RecordBatch) -> tuple[str, Any, list[Any]]:
+def _tree(word: tuple[str, str], words: Iterator[tuple[str, str]], batch: pa.RecordBatch) -> FilterNode:
     kind, value = word
     if kind in ("literal", "options"):
-        return kind, batch.column(int(value))[0].as_py(), []
+        return FilterNode(kind, batch.column(int(value))[0].as_py(), [])
     if kind == "nested_field_ref":
-        return kind, [_tree(next(words), words, batch) for _ in range(int(value))], []
+        return FilterNode(kind, [_tree(next(words), words, batch) for _ in range(int(value))], [])
     arguments = []
     if kind == "call":
         while (following := next(words))[0] != "end":
             arguments.append(_tree(following, words, batch))
-    return kind, value, arguments
+    return FilterNode(kind, value, arguments)
 
 
-def fields(tree: tuple[str, Any, list[Any]]) -> set[str]:
+def fields(tree: FilterNode) -> set[str]:
     """Return the columns of a filter."""
     kind, value, arguments = tree
     if kind == "nested_field_ref":
@@ -265,7 +274,7 @@ def fields(tree: tuple[str, Any, list[Any]]) -> set[str]:
 Limits = tuple[Any, Any]
 
 
-def limits(tree: tuple[str, object, list[Any]], column: str) -> Limits:
+def limits(tree: FilterNode, column: str) -> Limits:
     """Return the smallest and the largest value of a column in rows that pass a filter; None for an open side."""
     kind, name, arguments = tree
     if kind != "call":
@@ -287,17 +296,15 @@ def limits(tree: tuple[str, object, list[Any]], column: str) -> Limits:
     return value if name in _LOWER else None, value if name in _UPPER else None
 
 
-def _inner(one: Any, other: Any, choose: Any) -> Any:
+def _inner(one: T | None, other: T | None, choose: Callable[[T, T], T]) -> T | None:
     return one if other is None else other if one is None else choose(one, other)
 
 
-def _outer(one: Any, other: Any, choose: Any) -> Any:
+def _outer(one: T | None, other: T | None, choose: Callable[[T, T], T]) -> T | None:
     return None if one is None or other is None else choose(one, other)
 
 
-def bounds(
-    tree: tuple[str, Any, list[Any]], schema: pa.Schema, key_order: str, sessions: bool
-) -> dict[str, Any] | None:
+def bounds(tree: FilterNode, schema: pa.Schema, key_order: str, sessions: bool) -> dict[str, Any] | None:
     """Return the bounds of a scan, as parameters of a store's read; None if no row passes.
 
     key_order: see ColumnsRead. sessions: whether rows are found by the ends of their windows, not by the starts. The

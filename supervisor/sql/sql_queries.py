@@ -21,13 +21,14 @@ import sys
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError, InvalidStateStoreError, StreamsError, UnknownStateStoreError
@@ -39,6 +40,9 @@ from ..logs.log_floods import bounded_logger
 from ..queries.store_routing import RETRY_SECONDS, QueryError
 from ..queries.store_scans import Scan, StoreScans, Table
 from .sql_result import METADATA, SqlResult, positions_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = bounded_logger(__name__)
 
@@ -56,6 +60,19 @@ _SCRIPT = Path(__file__).with_name("duckdb_process.py")
 
 #: Columns by name, with their types: those of Arrow, or their names.
 Schema = Mapping[str, Any]
+
+
+class SqlQuestion(TypedDict, total=False):
+    """A message of the process: "table", "scan" or "next" says which."""
+
+    table: str
+    scan: str
+    columns: list[str]
+    key_from: str | None
+    key_to: str | None
+    time_from: int | None
+    time_to: int | None
+    next: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +255,7 @@ class _Running:
         self._rows_max = rows_max
         self._is_late = False
         self._deadline = time.monotonic() + timeout
-        self._open: list[Any] = []
+        self._open: list[tuple[Scan, Iterator[bytes]]] = []
         self._positions: dict[str, Position | None] = {}
         self._tables: dict[str, Table] = {}
         self._stack = ExitStack()
@@ -279,7 +296,7 @@ class _Running:
         except (EOFError, OSError) as error:
             raise self._ended() from error
 
-    def _answer(self, asked: dict[str, Any]) -> None:
+    def _answer(self, asked: SqlQuestion) -> None:
         if "table" in asked:
             table = self._table(asked["table"])
             schema = b64encode(table.schema.serialize().to_pybytes()).decode()
@@ -300,7 +317,7 @@ class _Running:
         self._tables[store] = found
         return found
 
-    def _opened(self, asked: dict[str, Any]) -> int:
+    def _opened(self, asked: SqlQuestion) -> int:
         """Open a scan and return its number."""
         import pyarrow as pa
 
@@ -369,7 +386,7 @@ class _Running:
         return QueryError(400, "QUERY_MEMORY", text)
 
 
-def _with_columns(pa: Any, schema: Any, given: Schema, store: str) -> Any:
+def _with_columns(pa: ModuleType, schema: pa.Schema, given: Schema, store: str) -> pa.Schema:
     """Return a schema with other columns of values. Raises QueryError for a type that there is not."""
     from penstock.statestore.view.columns import ROW_COLUMNS, VALUE, WHOLE
 

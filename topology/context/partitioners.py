@@ -8,9 +8,10 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any, Generic, TypeAlias
 
-from typing_extensions import TypeVar, override
+from typing_extensions import override
 
 from ..common.arguments import check_function
+from ..common.type_variables import K, V
 from ..errors import TopologyError
 from ..records import Headers, Windowed
 from ..serdes.windowed_serdes import WindowedSerde
@@ -47,9 +48,6 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 def _positive_hash(key: bytes) -> int:
     return murmur2(key) & 0x7FFFFFFF
 
-
-K = TypeVar("K", default=Any)
-V = TypeVar("V", default=Any)
 
 #: What a partitioner returns: a partition; several, each of which gets the record, or none, and the record is dropped
 #: (KIP-837); None: that of Kafka's default partitioner.

@@ -14,6 +14,7 @@ from typing_extensions import TypeVar
 
 from penstock.kernel.rows import StoreIterator
 
+from ..common.type_variables import K, V, V_co
 from ..query.isolation_level import IsolationLevel
 from ..records import AggregationWithHeaders, ValueAndTimestamp, ValueTimestampHeaders, VersionedRecord, Windowed
 from .timestamp_extractors import TIMESTAMP_MAX
@@ -21,9 +22,6 @@ from .timestamp_extractors import TIMESTAMP_MAX
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
-K = TypeVar("K", default=Any)
-V = TypeVar("V", default=Any)
-V_co = TypeVar("V_co", covariant=True, default=Any)
 #: The keys of a versioned store are only looked up, never listed.
 K_contra = TypeVar("K_contra", contravariant=True, default=Any)
 

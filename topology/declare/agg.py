@@ -14,18 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from typing_extensions import TypeVar
-
 from penstock.kernel import aggregates as compiled
 from penstock.kernel.aggregates import Column, Field
 
+from ..common.type_variables import R_co
 from ..errors import TopologyError
 from ..serdes.aggregates_serde import as_json_reads
 from .sketches import HyperLogLog, TDigest, require_library
 
 __all__ = ["Aggregate", "collect", "count", "distinct", "first", "last", "max", "mean", "min", "quantiles", "sum"]
 
-R_co = TypeVar("R_co", covariant=True, default=Any)
 
 #: A name, names with dots, or a function of the record's value; None for the value itself.
 FieldOption = str | Callable[[Any], object] | None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..common.naming import Named
+from ..common.user_functions import Aggregator, Reducer
 from ..graph.graph_nodes import GraphNode, OptimizableRepartitionNode, ProcessorGraphNode
 from ..graph.repartition import repartition_node
 from ..operators.operator import Operator
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
 AGGREGATE_NAME = "KSTREAM-AGGREGATE-"
 REDUCE_NAME = "KSTREAM-REDUCE-"
 
-Aggregator = Callable[[Any, Any, Any], Any]
-
 
 def reduce_initializer() -> None:
     """Return None, the initial aggregate of a reduction."""
 
 
-def merger_for_reducer(reducer: Callable[[Any, Any], object]) -> Aggregator:
+def merger_for_reducer(reducer: Reducer) -> Aggregator:
     """Return a reducer as a session merger(key, one aggregate, other)."""
 
     def merge(key: object, one: object, other: object) -> object:

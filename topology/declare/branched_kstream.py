@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Generic
 
 from typing_extensions import override
 
 from ..common.arguments import check_function
 from ..common.naming import Named, validate_name
+from ..common.type_variables import K, V
+from ..common.user_functions import Predicate
 from ..errors import TopologyError
 from ..graph.graph_nodes import ProcessorGraphNode
 from ..graph.internal_topology_builder import InternalTopologyBuilder
 from ..operators.stateless import KStreamBranch, PassThrough
-from .type_variables import K, V
 
 if TYPE_CHECKING:
     from .kstream import KStream
@@ -24,7 +25,7 @@ class _BranchNode(ProcessorGraphNode):
 
     def __init__(self, node_name: str) -> None:
         super().__init__(node_name, PassThrough())
-        self.predicates: list[Callable[[Any, Any], Any]] = []
+        self.predicates: list[Predicate] = []
         self.branch_names: list[str] = []
 
     @override

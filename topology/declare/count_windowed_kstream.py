@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
+from ..common.type_variables import VR, K, V
+from ..common.user_functions import Aggregator
 from ..errors import TopologyError
 from ..operators.count_windowed import KStreamCountWindowAggregate
 from ..operators.counting import ReducerAsAggregator, count_aggregator, count_initializer
@@ -18,7 +20,6 @@ from .agg import Aggregate
 from .aggregate_builder import AGGREGATE_NAME, REDUCE_NAME, AggregateBuilder, reduce_initializer
 from .aggregated import functions_of
 from .options import TableOptions, shows_options
-from .type_variables import VR, K, V
 
 if TYPE_CHECKING:
     from .kstream import KStream
@@ -82,7 +83,7 @@ class CountWindowedKStream(Generic[K, V]):
         name: str | None,
         prefix: str,
         initializer: Callable[[], object],
-        aggregator: Callable[[Any, Any, Any], object],
+        aggregator: Aggregator,
         kept: MaterializedInternal,
         value_serde: Serde | None,
     ) -> KStream[Windowed[K], Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..common.arguments import check_function
 from ..common.durations import Duration, non_negative_millis
 from ..common.naming import Named, validate_name
+from ..common.user_functions import KeyValueMapper
 from ..context.store_interfaces import StoreBuilder, StoreKind
 from ..errors import TopologyError
 from ..graph.graph_nodes import OptimizableRepartitionNode
@@ -30,7 +30,7 @@ def deduplicate(
     store: str | None,
     key_serde: SerdeLike | None,
     value_serde: SerdeLike | None,
-    by_id: tuple[Callable[[Any, Any], object], SerdeLike] | None = None,
+    by_id: tuple[KeyValueMapper[object], SerdeLike] | None = None,
 ) -> KStream:
     """Return a stream without duplicates; options: see KStream.deduplicate_by_key. by_id: selector and serde of ids."""
     builder = stream.builder

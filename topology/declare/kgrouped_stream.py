@@ -10,6 +10,8 @@ from typing_extensions import TypeVar
 from ..common.arguments import check_type
 from ..common.durations import Duration
 from ..common.naming import Named
+from ..common.type_variables import VR, K, V
+from ..common.user_functions import Aggregator
 from ..context.idle_time import IdleTimeout
 from ..errors import TopologyError
 from ..graph.graph_nodes import ProcessorGraphNode
@@ -40,7 +42,6 @@ from .aggregate_builder import AGGREGATE_NAME, REDUCE_NAME, AggregateBuilder, me
 from .aggregated import Functions, Input, cogrouped_functions, functions_of, joined_inputs
 from .count_windowed_kstream import CountWindowedKStream
 from .options import TableOptions, shows_options, table_options
-from .type_variables import VR, K, V
 
 if TYPE_CHECKING:
     from .ktable import KTable
@@ -52,8 +53,6 @@ WINDOWS_HINT = "TimeWindows, SlidingWindows, SessionWindows or the like"
 
 COGROUP_AGGREGATE_NAME = "COGROUPKSTREAM-AGGREGATE-"
 COGROUP_MERGE_NAME = "COGROUPKSTREAM-MERGE-"
-
-Aggregator = Callable[[Any, Any, Any], Any]
 
 
 class KGroupedStream(AggregateBuilder, Generic[K, V]):
@@ -151,7 +150,7 @@ def window_operator(
     store_name: str,
     emit: EmitStrategy,
     initializer: Callable[[], object],
-    aggregator: Callable[[Any, Any, Any], object],
+    aggregator: Aggregator,
 ) -> TableOperator:
     """Return the operator that aggregates in these windows."""
     if isinstance(windows, SlidingWindows):
@@ -239,7 +238,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, Windows | SlidingWindows]):
         name: str | None,
         prefix: str,
         initializer: Callable[[], object],
-        aggregator: Callable[[Any, Any, Any], object],
+        aggregator: Aggregator,
         kept: MaterializedInternal,
     ) -> KTable[Windowed[K], Any]:
         store = window_store(kept, self._windows, self._emit)
@@ -303,8 +302,8 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
         name: str | None,
         prefix: str,
         initializer: Callable[[], object],
-        aggregator: Callable[[Any, Any, Any], object],
-        merger: Callable[[Any, Any, Any], object],
+        aggregator: Aggregator,
+        merger: Aggregator,
         kept: MaterializedInternal,
     ) -> KTable[Windowed[K], Any]:
         store = session_store(kept, self._windows, self._emit)
@@ -494,7 +493,7 @@ class SessionWindowedCogroupedKStream(Generic[K, VR]):
     def aggregate(
         self,
         initializer: Callable[[], object] | None = None,
-        session_merger: Callable[[Any, Any, Any], object] | None = None,
+        session_merger: Aggregator | None = None,
         **options: Unpack[TableOptions],
     ) -> KTable[Windowed[K], Any]:
         """Aggregate all streams into one table per key and session, from initializer().

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from ..common.naming import Named
+from ..common.type_variables import VR, K, V
 from ..graph.graph_nodes import GroupedTableOperationRepartitionNode, ProcessorGraphNode
 from ..graph.repartition import REPARTITION_SUFFIX
 from ..operators.aggregate import KTableAggregate, KTableReduce
@@ -17,7 +18,6 @@ from .abstract_stream import AbstractStream
 from .agg import Aggregate
 from .aggregated import functions_of
 from .options import TableOptions, shows_options, table_options
-from .type_variables import VR, K, V
 
 if TYPE_CHECKING:
     from .ktable import KTable
@@ -90,9 +90,7 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
         operator = KTableAggregate(kept.store_name, functions.initializer, functions.aggregator, functions.subtractor)
         return functions.table(self._aggregate(name, AGGREGATE_NAME, operator, kept), name)
 
-    def _kept(
-        self, options: TableOptions, value_serde: Serde | None = None
-    ) -> tuple[str | None, MaterializedInternal]:
+    def _kept(self, options: TableOptions, value_serde: Serde | None = None) -> tuple[str | None, MaterializedInternal]:
         name, given = table_options(**options)
         keys = self.key_serde
         return name, MaterializedInternal(given, self.builder, AGGREGATE_NAME, key_serde=keys, value_serde=value_serde)

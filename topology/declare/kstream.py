@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, overload
 from ..common.arguments import check_topic, check_type
 from ..common.durations import Duration, non_negative_millis
 from ..common.naming import Named, validate_name
+from ..common.type_variables import KR, VR, K, V
 from ..context.partitioners import Partitioner, check_partitioner
 from ..context.sink_interfaces import Sink
 from ..errors import TopologyError
@@ -44,7 +45,6 @@ from .deduplicated import deduplicate
 from .kstream_async import AsyncStream
 from .kstream_joining import JoiningStream
 from .printed import print_action
-from .type_variables import KR, VR, K, V
 
 if TYPE_CHECKING:
     from .kgrouped_stream import KGroupedStream

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unp
 
 from ..common.arguments import check_async_function, check_function
 from ..common.durations import Duration, to_millis
+from ..common.type_variables import VR, K, V
 from ..context.arrow_batches import arrow_columns
 from ..context.async_calls import CallOptions, Lifespan, OrderedBy, Retries
 from ..context.batch_results import Column
@@ -25,7 +26,6 @@ from ..operators.asynchronous import (
 from ..operators.batches import KStreamMapBatches
 from .abstract_stream import AbstractStream
 from .options import shows_options
-from .type_variables import VR, K, V
 
 if TYPE_CHECKING:
     from ..graph.graph_nodes import ProcessorGraphNode

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, Unpack, cast, overload
 
+from ..common.type_variables import KO, VO, VR, K, V
 from ..stores.windows import JoinWindows
 from .abstract_stream import AbstractStream
 from .options import StreamJoinedOptions, StreamJoinOptions, TableJoinedOptions, shows_options
-from .type_variables import KO, VO, VR, K, V
 
 if TYPE_CHECKING:
     from .global_ktable import GlobalKTable

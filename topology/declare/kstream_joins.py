@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.durations import Duration, non_negative_millis
 from ..common.naming import Named
+from ..common.user_functions import KeyValueMapper
 from ..context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 from ..errors import TopologyError
 from ..graph.graph_nodes import ProcessorGraphNode, StreamJoinSide, StreamStreamJoinNode, StreamTableJoinNode
@@ -122,7 +123,7 @@ class _GlobalTableJoin:
     table: GlobalKTable
     joiner: Callable[..., Any]
     left_join: bool
-    key_selector: Callable[[Any, Any], object] | None = field(default=None, kw_only=True)
+    key_selector: KeyValueMapper[object] | None = field(default=None, kw_only=True)
     with_key: bool = field(default=False, kw_only=True)
     with_mapped_key: bool = field(default=False, kw_only=True)
     name: str | None = field(default=None, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any, Generic, Literal, Unpack, overload
 
 from ..common.arguments import check_type
 from ..common.naming import Named
+from ..common.type_variables import KO, KR, VO, VR, K, V
 from ..context.partitioners import Partitioner
 from ..context.store_interfaces import StoreBuilder, StoreKind
 from ..errors import TopologyError
@@ -32,7 +33,6 @@ from .kstream import KStream
 from .ktable_joins import foreign_key_join, table_join
 from .options import ForeignKeyOptions, TableJoinOptions, TableOptions, shows_options, table_options
 from .suppressed import Suppressed
-from .type_variables import KO, KR, VO, VR, K, V
 from .window_grace import find_window_grace
 
 
@@ -226,9 +226,7 @@ class KTable(AbstractStream, Generic[K, V]):
         **options: Unpack[ForeignKeyOptions],
     ) -> KTable[K, VR]: ...
     @shows_options(TableJoinOptions, with_key=False)
-    def join(
-        self, other: KTable, joiner: Callable[..., object], **options: Unpack[TableJoinOptions]
-    ) -> KTable[K, Any]:
+    def join(self, other: KTable, joiner: Callable[..., object], **options: Unpack[TableJoinOptions]) -> KTable[K, Any]:
         """Join with a table: rows that both have.
 
         joiner(left, right) -> value. Options: name, store, key_serde, value_serde. With ``foreign_key=`` the left value

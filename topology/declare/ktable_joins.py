@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..common.naming import Named
+from ..common.user_functions import ValueJoiner
 from ..context.partitioners import OnePartition, Partitioner, check_partitioner
 from ..context.store_interfaces import StoreBuilder, StoreKind
 from ..context.timestamp_extractors import fail_on_invalid_timestamp
@@ -199,7 +200,7 @@ def _resolve(
 def table_join(
     this: KTable,
     other: KTable,
-    joiner: Callable[[Any, Any], object],
+    joiner: ValueJoiner,
     kind: str,
     name: str | None,
     given: Materialized | None,

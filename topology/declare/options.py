@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypedDict, TypeVar
 
 from ..common.durations import Duration
+from ..common.user_functions import KeyValueMapper
 from ..context.partitioners import Partitioner
 from ..serdes.serdes import SerdeLike
 from ..stores.dsl_store_suppliers import DslStore
@@ -61,7 +62,7 @@ class StreamJoinOptions(StreamJoinedOptions, TableJoinedOptions, total=False):
 
     with_key: bool
     with_mapped_key: bool
-    key_selector: Callable[[Any, Any], object] | None
+    key_selector: KeyValueMapper[object] | None
 
 
 class TableOptions(TypedDict, total=False):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from ..common.arguments import check_function
+from ..common.type_variables import K, V
 from ..errors import TopologyError
 
 
 def print_action(
-    label: str, file: str | TextIO | None, mapper: Callable[[Any, Any], str] | None
-) -> tuple[Callable[[Any, Any], None], Callable[[], None] | None]:
+    label: str, file: str | TextIO | None, mapper: Callable[[K, V], str] | None
+) -> tuple[Callable[[K, V], None], Callable[[], None] | None]:
     """Return a function (key, value) that prints a line, and one that closes the file, None if there is none to close.
 
     A path is opened for appending with the first record of a task, so that building a topology does no I/O. Raises
@@ -34,7 +35,7 @@ def print_action(
             opened.append(Path(file).open("a", encoding="utf-8"))  # noqa: SIM115 - closed with the task
         return opened[0]
 
-    def action(key: object, value: object) -> None:
+    def action(key: K, value: V) -> None:
         print(f"[{label}]: {text(key, value)}", file=target(), flush=True)
 
     def close() -> None:

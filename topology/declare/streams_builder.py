@@ -9,6 +9,7 @@ from typing import overload
 
 from ..common.arguments import check_function, check_topic, check_type
 from ..common.naming import Named
+from ..common.type_variables import K, V
 from ..context.idle_time import IdleTimeoutLike, as_idle_timeout
 from ..context.store_interfaces import StoreBuilder
 from ..context.timestamp_extractors import TimestampExtractor
@@ -33,7 +34,6 @@ from ..stores.materialized import (
 from .global_ktable import GlobalKTable
 from .kstream import KStream
 from .ktable import KTable, kept_table
-from .type_variables import K, V
 
 _SOURCE = "KSTREAM-SOURCE-"
 _TABLE_SOURCE = "KTABLE-SOURCE-"

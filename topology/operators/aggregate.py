@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 from typing_extensions import override
 
@@ -12,6 +11,7 @@ from penstock.kernel.aggregates import ChangeAggregator
 from penstock.kernel.nodes import Node
 from penstock.kernel.table_nodes import Aggregate, Count, Reduce, RepartitionMap, TableAggregate
 
+from ..common.user_functions import Aggregator, Initializer, KeyValueMapper, Reducer
 from ..config.upgrade_from import has_members_before
 from ..errors import StreamsError
 from .counting import counts
@@ -19,11 +19,6 @@ from .operator import NodeContext, Operator
 from .stateless import check_pair
 from .table_operator import StoredTable
 from .table_rows import rows_of
-
-Initializer = Callable[[], Any]
-Aggregator = Callable[[Any, Any, Any], Any]
-Reducer = Callable[[Any, Any], Any]
-
 
 #: First version that can read an update with both the old and the new value; older ones need two records (KIP-904).
 _COMBINED_UPDATES_SINCE = (3, 5)
@@ -73,7 +68,7 @@ class KTableRepartitionMap(Operator):
     or value are skipped.
     """
 
-    def __init__(self, mapper: Callable[[Any, Any], tuple[object, object]]) -> None:
+    def __init__(self, mapper: KeyValueMapper[tuple[object, object]]) -> None:
         self.mapper = mapper
         #: Skip out-of-order updates of a versioned table (KIP-914).
         self.use_versioned_semantics = False

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
+from ..common.user_functions import Aggregator, Initializer
 from ..context.task_context import Process
 from ..records import Headers, ValueAndTimestamp, Windowed
 from ..serdes.count_windows_serde import CountWindow
 from ..stores.windows import CountWindows
-from .aggregate import Aggregator, Initializer
 from .operator import NodeContext, Operator
 
 

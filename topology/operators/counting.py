@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+
+from ..common.user_functions import Reducer
 
 
 def count_initializer() -> int:
@@ -26,7 +27,7 @@ def count_merger(key: object, one: int, other: int) -> int:
 class ReducerAsAggregator:
     """Adapts a reducer(aggregate, value) to an aggregator(key, value, aggregate). The first value is the aggregate."""
 
-    reducer: Callable[[Any, Any], Any]
+    reducer: Reducer
 
     def __call__(self, key: object, value: object, aggregate: object) -> object:
         """Return the aggregate after one more value."""

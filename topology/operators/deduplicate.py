@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from typing_extensions import override
 
+from ..common.user_functions import KeyValueMapper
 from ..context.task_context import Process
 from ..records import Headers, ProcessorRecordContext
 from ..serdes.codecs import refusing
@@ -68,7 +68,7 @@ class KStreamDeduplicate(Operator):
     store_name: str
     interval_ms: int
     key_serde: Serde | None
-    id_selector: Callable[[Any, Any], object] | None = None
+    id_selector: KeyValueMapper[object] | None = None
     id_serde: Serde | None = None
 
     reads_record_metadata = True
@@ -147,7 +147,7 @@ class KStreamDeduplicate(Operator):
         node.on_time(advance)
         return deduplicate
 
-    def _identity(self, node: NodeContext, topic: str) -> Callable[[Any, Any], bytes | None]:
+    def _identity(self, node: NodeContext, topic: str) -> KeyValueMapper[bytes | None]:
         """Return a function from key and value to the key of their row: key, or size of the key, key and id."""
         key_serde = resolve_serde(self.key_serde, node.task.config, True, f"the keys of {node.name}")
         key_bytes, selector = serializer_for(key_serde, topic), self.id_selector

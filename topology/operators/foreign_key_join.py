@@ -23,6 +23,7 @@ from penstock.kernel.foreign_key_nodes import (
 )
 from penstock.kernel.nodes import Node
 
+from ..common.user_functions import ValueJoiner
 from ..config.upgrade_from import has_members_before
 from ..errors import StreamsError
 from ..records import ValueAndTimestamp
@@ -226,7 +227,7 @@ class ResponseJoinProcessor(Operator):
     value_getter_supplier: KTableValueGetterSupplier
     value_serde: SerdeLike | None
     value_hash_topic: str
-    joiner: Callable[[Any, Any], Any]
+    joiner: ValueJoiner
     left_join: bool
 
     @override

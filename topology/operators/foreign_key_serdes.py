@@ -124,7 +124,7 @@ class CombinedKeySchema:
             _direct(self._foreign_to_bytes), _direct(primary_to_bytes)
         )
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return CombinedKeySchema, (
             self.foreign_key_topic,
             self.foreign_key_serde,
@@ -168,7 +168,7 @@ class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
         self.serializer = nullable(Guarded(encode, refusal(repr(self), "write")))
         self.deserializer = nullable(Guarded(decode, refusal(repr(self), "read")))
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return SubscriptionWrapperSerde, (self.primary_key_topic, self.primary_key_serde, self.application_id)
 
     @override
@@ -210,7 +210,7 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
         read = response_decoder(_direct(from_bytes), SubscriptionResponseWrapper)
         return nullable(Guarded(read, refusal(repr(self), "read")))
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return SubscriptionResponseWrapperSerde, (self.foreign_value_serde,)
 
     @override

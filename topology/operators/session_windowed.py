@@ -11,9 +11,9 @@ from typing_extensions import override
 from penstock.kernel.nodes import Node
 from penstock.kernel.window_nodes import SessionAggregate
 
+from ..common.user_functions import Aggregator
 from ..records import ValueAndTimestamp
 from ..stores.windows import SessionWindows
-from .aggregate import Aggregator
 from .counting import count_merger, counts
 from .operator import NodeContext
 from .table_rows import session_rows_of

@@ -10,10 +10,9 @@ from typing_extensions import override
 from penstock.kernel import nodes
 from penstock.kernel.nodes import Node
 
+from ..common.user_functions import KeyValueMapper, Predicate
 from ..errors import StreamsError
 from .operator import NodeContext, Operator
-
-Predicate = Callable[[Any, Any], Any]
 
 
 class PassThrough(Operator):
@@ -45,7 +44,7 @@ class KStreamMap(Operator):
 
     stateless = True
 
-    def __init__(self, mapper: Callable[[Any, Any], tuple[object, object]]) -> None:
+    def __init__(self, mapper: KeyValueMapper[tuple[object, object]]) -> None:
         self.mapper = mapper
 
     @override
@@ -58,7 +57,7 @@ class KStreamSelectKey(Operator):
 
     stateless = True
 
-    def __init__(self, mapper: Callable[[Any, Any], object]) -> None:
+    def __init__(self, mapper: KeyValueMapper[object]) -> None:
         self.mapper = mapper
 
     @override
@@ -88,7 +87,7 @@ class KStreamFlatMap(Operator):
 
     stateless = True
 
-    def __init__(self, mapper: Callable[[Any, Any], Iterable[tuple[object, object]]]) -> None:
+    def __init__(self, mapper: KeyValueMapper[Iterable[tuple[object, object]]]) -> None:
         self.mapper = mapper
 
     @override
@@ -116,7 +115,7 @@ class KStreamFlatMapValues(Operator):
 class KStreamPeek(Operator):
     """Calls action(key, value) and forwards the record (peek), or ends the stream if forward is False (foreach)."""
 
-    def __init__(self, action: Callable[[Any, Any], object], forward: bool = True) -> None:
+    def __init__(self, action: KeyValueMapper[object], forward: bool = True) -> None:
         self.action = action
         self.forward = forward
 
@@ -128,7 +127,7 @@ class KStreamPeek(Operator):
 class KStreamPrint(Operator):
     """Calls action(key, value), which prints a line. close(), if given, is called when the task closes."""
 
-    def __init__(self, action: Callable[[Any, Any], object], close: Callable[[], None] | None = None) -> None:
+    def __init__(self, action: KeyValueMapper[object], close: Callable[[], None] | None = None) -> None:
         self.action = action
         self.close = close
 

@@ -37,12 +37,12 @@ EMIT_INTERVAL_MS = 1000
 NO_RECORD = 2**63 - 1
 
 
-def joiner_with_key(joiner: Callable[..., object], with_key: bool) -> Callable[[Any, Any, Any], object]:
+def joiner_with_key(joiner: Callable[..., object], with_key: bool) -> Callable[[object, object, object], object]:
     """Return joiner(key, left, right); without with_key it is made from a joiner(left, right)."""
     if with_key:
         return joiner
 
-    def join(key: object, left: object, right: object) -> Any:
+    def join(key: object, left: object, right: object) -> object:
         return joiner(left, right)
 
     return join

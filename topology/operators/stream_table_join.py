@@ -11,6 +11,7 @@ from typing_extensions import override
 from penstock.kernel.nodes import Node
 from penstock.kernel.table_nodes import StreamTableJoin
 
+from ..common.user_functions import KeyValueMapper
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Headers, ProcessorRecordContext
@@ -18,8 +19,6 @@ from .operator import NodeContext, Operator
 from .record_context import record_context, with_record_context
 from .table_rows import row_getter
 from .table_store import KTableValueGetterSupplier
-
-KeyMapper = Callable[[Any, Any], Any]
 
 
 @dataclass(eq=False)
@@ -32,7 +31,7 @@ class KStreamGlobalKTableJoin(Operator):
 
     value_getter_supplier: KTableValueGetterSupplier
     joiner: Callable[..., Any]
-    mapper: KeyMapper
+    mapper: KeyValueMapper
     left_join: bool
     with_key: bool = False
     with_mapped_key: bool = False

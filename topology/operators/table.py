@@ -10,6 +10,7 @@ from typing_extensions import override
 from penstock.kernel.nodes import Node
 from penstock.kernel.table_nodes import Rows, TableFilter, TableMapValues, TableSource
 
+from ..common.user_functions import KeyValueMapper, Predicate
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Change, Headers, ValueAndTimestamp
@@ -25,9 +26,6 @@ from .table_store import (
     TableStore,
     materialized_view,
 )
-
-#: (key, value or None) -> new value or None.
-Transform = Callable[[Any, Any], Any]
 
 
 class KTableSource(TableOperator):
@@ -80,7 +78,7 @@ class KTableStep(DerivedTable):
         parent = self.parent.value_getter_supplier()
         return KTableValueGetterSupplier(parent.store_names, lambda node: parent.compile(node).map(self._row_of()))
 
-    def value_function(self) -> Callable[[Any, Any], object]:
+    def value_function(self) -> KeyValueMapper[object]:
         """Return (key, value of the parent table) -> value of this one; the value is never None."""
         raise NotImplementedError
 
@@ -125,7 +123,7 @@ class KTableFilter(KTableStep):
     def __init__(
         self,
         parent: Table,
-        predicate: Callable[[Any, Any], Any],
+        predicate: Predicate,
         filter_not: bool,
         queryable_name: str | None,
     ) -> None:
@@ -137,7 +135,7 @@ class KTableFilter(KTableStep):
         self.send_old_values = parent.enable_sending_old_values(False)
 
     @override
-    def value_function(self) -> Callable[[Any, Any], object]:
+    def value_function(self) -> KeyValueMapper[object]:
         predicate = self.predicate
 
         def keep(key: object, value: object) -> object:
@@ -169,7 +167,7 @@ class KTableMapValues(KTableStep):
         self.with_key = with_key
 
     @override
-    def value_function(self) -> Callable[[Any, Any], object]:
+    def value_function(self) -> KeyValueMapper[object]:
         mapper = self.mapper
         if self.with_key:
             return mapper
@@ -222,7 +220,7 @@ class KTableTransformValues(DerivedTable):
 
         return KTableValueGetterSupplier(parent.store_names, compile_getter)
 
-    def transformer(self, node: NodeContext) -> Transform:
+    def transformer(self, node: NodeContext) -> KeyValueMapper:
         """Return the function of a new transformer, which is initialized and closed with the task."""
         transformer = self.supplier()
         if transformer is None or isinstance(transformer, type):
@@ -232,7 +230,7 @@ class KTableTransformValues(DerivedTable):
         context = forwarding_disabled_context(node)
         node.on_init(lambda: transformer.init(context))
         node.on_close(transformer.close)
-        transform: Transform = node.own(transformer.transform)
+        transform: KeyValueMapper = node.own(transformer.transform)
         return transform
 
     @override
@@ -250,7 +248,7 @@ class KTableTransformValues(DerivedTable):
 
         return transform_values
 
-    def _compile_materialized(self, node: NodeContext, transform: Transform, store_name: str) -> Process:
+    def _compile_materialized(self, node: NodeContext, transform: KeyValueMapper, store_name: str) -> Process:
         task, store = node.task, TableStore(node, store_name)
         get = store.get
         update, wants_old = store.updater(node, self.send_old_values)
@@ -266,7 +264,7 @@ class KTableTransformValues(DerivedTable):
 
 
 def _row_function(
-    node: NodeContext, transform: Transform
+    node: NodeContext, transform: KeyValueMapper
 ) -> Callable[[Any, ValueAndTimestamp | None], ValueAndTimestamp | None]:
     """Return the function that computes a row for a reader of the table; the transformer then sees no input record."""
     task = node.task

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from typing_extensions import override
 
 from penstock.kernel.nodes import Node
 from penstock.kernel.table_nodes import TableJoin, TableMerge, WithoutOld
 
+from ..common.user_functions import ValueJoiner
 from ..records import ValueAndTimestamp
 from .operator import NodeContext
 from .table_operator import TableOperator
 from .table_rows import row_getter, rows_of
 from .table_store import Getter, KTableValueGetter, KTableValueGetterSupplier, Table, materialized_view
 
-Joiner = Callable[[Any, Any], Any]
 _NO_ROW = ValueAndTimestamp(None, -1)
 
 
@@ -31,7 +30,7 @@ class KTableKTableAbstractJoin(TableOperator):
     needs_this: ClassVar[bool] = False
     needs_other: ClassVar[bool] = False
 
-    def __init__(self, table1: Table, table2: Table, joiner: Joiner, is_right: bool = False) -> None:
+    def __init__(self, table1: Table, table2: Table, joiner: ValueJoiner, is_right: bool = False) -> None:
         self.table1 = table1
         self.table2 = table2
         self.joiner = joiner

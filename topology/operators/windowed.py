@@ -14,10 +14,10 @@ from penstock.kernel.window_nodes import CalendarWindows as CompiledCalendar
 from penstock.kernel.window_nodes import CloseEmitter, WindowAggregate, WindowedAggregate
 from penstock.kernel.window_nodes import TimeWindows as FixedWindows
 
+from ..common.user_functions import Aggregator, Initializer
 from ..errors import TopologyError
 from ..records import Window
 from ..stores.windows import CalendarWindows, EmitStrategy, TimeWindows, Windows
-from .aggregate import Aggregator, Initializer
 from .counting import ReducerAsAggregator, counts
 from .operator import NodeContext
 from .table_operator import TableOperator

@@ -8,16 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Generic, Self
+from typing import Generic, Self
 
-from typing_extensions import TypeVar
-
+from ..common.type_variables import K, R, V
 from ..records import Record, ValueAndTimestamp, VersionedRecord, Windowed
-
-#: Read as types only: the key, the value, and the result of a query.
-K = TypeVar("K", default=Any)
-V = TypeVar("V", default=Any)
-R = TypeVar("R", default=Any)
 
 
 class ResultOrder(Enum):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, Self
+from typing import Generic, NamedTuple, Self
 
-from typing_extensions import TypeVar
-
+from ..common.type_variables import R
 from .isolation_level import IsolationLevel
 from .position import PositionBound
 from .state_queries import Query
-
-R = TypeVar("R", default=Any)
 
 
 class InStore(NamedTuple):

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, Self, cast
+from typing import Generic, Self, cast
 
-from typing_extensions import TypeVar
-
+from ..common.type_variables import R
 from ..errors import StreamsError
 from .position import Position, merged
-
-R = TypeVar("R", default=Any)
 
 
 class FailureReason(Enum):

@@ -58,7 +58,7 @@ class AggregatesSerde(Serde[States]):
     def deserialize(self, topic: str, data: bytes | None) -> States | None:
         return cast("Any", self.deserializer)(data)  # type: ignore[no-any-return]
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return AggregatesSerde, (self.aggregation, self.declared)
 
     @override

@@ -43,7 +43,7 @@ class CountWindowsSerde(OuterSerde[list[CountWindow]]):
         if shown is not None:
             self.results = lambda windows: [window._replace(aggregate=shown(window.aggregate)) for window in windows]
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return CountWindowsSerde, (self.inner,)
 
     @override

@@ -80,7 +80,7 @@ class DebeziumSerde(Serde):
             )
         return self._read(event.after)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return DebeziumSerde, (self.kind, self._registry, self._options)
 
     @override

@@ -38,7 +38,7 @@ class ListSerde(Serde[list[Any]]):
     def __init__(self, inner: SerdeLike | None) -> None:
         self.inner = as_serde(inner)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return ListSerde, (self.inner,)
 
     @override

@@ -83,7 +83,7 @@ class RegistrySerde(Serde):
     def shape(self) -> Shape | None:
         return self._shape
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return self._again, ()  # connections to the registry cannot be sent
 
     def __repr__(self) -> str:

@@ -164,7 +164,7 @@ class PlainSerde(Serde[T]):
     def deserialize(self, topic: str, data: bytes | None) -> T | None:
         return cast("T | None", self.deserializer(data))
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> str | tuple[object, ...]:
         # A topology that is sent to another process contains the name, not the functions.
         return (Serdes.of, (self.name,)) if Serdes._BY_NAME.get(self.name) is self else super().__reduce__()
 

@@ -59,7 +59,7 @@ class TypedJsonSerde(Serde[T]):
     def deserialize(self, topic: str, data: bytes | None) -> T | None:
         return cast("Any", self.deserializer)(data)  # type: ignore[no-any-return]
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return (typed_json_serde, (self.kind, self.allow_nan))
 
     @override

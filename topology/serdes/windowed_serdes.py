@@ -154,7 +154,7 @@ class TimeWindowedSerde(WindowedSerde):
         self.window_end = window_end
         super().__init__(inner)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return TimeWindowedSerde, (self.inner, self.window_size_ms, self.window_end)
 
     @override
@@ -167,7 +167,7 @@ class SessionWindowedSerde(WindowedSerde):
 
     times = (2, 1)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return SessionWindowedSerde, (self.inner,)
 
     @override
@@ -198,8 +198,6 @@ def _windowed(value: object) -> tuple[object, int, int]:
     return value
 
 
-
-
 class ChangedSerde(OuterSerde[Change]):
     """Changes in a grouped table's repartition topic (Kafka Streams: ChangedSerializer, ChangedDeserializer; KIP-904).
 
@@ -215,7 +213,7 @@ class ChangedSerde(OuterSerde[Change]):
             self.serializer = self._serializer(inner_serde.serializer)
             self.deserializer = self._deserializer(inner_serde.deserializer)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return ChangedSerde, (self.inner,)
 
     @override

@@ -14,9 +14,9 @@ from typing import Any, TypeVar, overload
 from ..common.arguments import check_function, check_type
 from ..common.durations import Duration, non_negative_millis
 from ..common.naming import validate_name
+from ..common.type_variables import K, V
 from ..context.store_interfaces import StoreBackend, StoreBuilder, StoreKind, Ttl
 from ..context.store_types import (
-    K,
     KeyValueStore,
     SessionStore,
     SessionStoreWithHeaders,
@@ -24,7 +24,6 @@ from ..context.store_types import (
     TimestampedKeyValueStoreWithHeaders,
     TimestampedWindowStore,
     TimestampedWindowStoreWithHeaders,
-    V,
     VersionedKeyValueStore,
     WindowStore,
 )

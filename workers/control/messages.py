@@ -162,7 +162,7 @@ class ReadStore:
     changelog: bool = False
 
     @override
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle the arguments, in half the time of a dataclass, because reads are many."""
         return type(self), (self.id, *_FIELDS_BUT_ID[ReadStore](self))
 
@@ -456,7 +456,7 @@ class CommandResult:
     kind: type[StreamsError] = StreamsError
 
     @override
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle the arguments; see ReadStore. To find a class takes as long as a row."""
         return type(self), (self.id, self.value) if self.error is None else (self.id, self.value, self.error, self.kind)
 

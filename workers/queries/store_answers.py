@@ -72,7 +72,7 @@ class StoreRead:
     changelog: Mapping[int, int] = field(default_factory=dict)
 
     @override
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle the arguments, in half the time of a dataclass, because reads are many."""
         return type(self), _values(self)
 

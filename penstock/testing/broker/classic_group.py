@@ -10,7 +10,8 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
@@ -95,7 +96,7 @@ class ClassicGroup(GroupMembers):
 
     # -- joining
 
-    def join(self, body: Any, version: int, client_id: str, client_host: str) -> Member:
+    def join(self, body: SimpleNamespace, version: int, client_id: str, client_host: str) -> Member:
         """Add a member, or let it rejoin; its ``joined`` follows. Raises ApiError."""
         lowest = int(self.cluster.config["group.min.session.timeout.ms"])
         if not lowest <= body.session_timeout_ms <= int(self.cluster.config["group.max.session.timeout.ms"]):
@@ -112,7 +113,7 @@ class ClassicGroup(GroupMembers):
         return member
 
     @staticmethod
-    def _rebalance_timeout(body: Any) -> int:
+    def _rebalance_timeout(body: SimpleNamespace) -> int:
         return int(body.rebalance_timeout_ms if body.rebalance_timeout_ms >= 0 else body.session_timeout_ms)
 
     def _check_protocols(self, protocol_type: str, protocols: Mapping[str, bytes]) -> None:
@@ -125,14 +126,14 @@ class ClassicGroup(GroupMembers):
         else:
             self.protocol_type = protocol_type
 
-    def _known(self, body: Any, protocols: dict[str, bytes], client_id: str, client_host: str) -> Member:
+    def _known(self, body: SimpleNamespace, protocols: dict[str, bytes], client_id: str, client_host: str) -> Member:
         if body.member_id in self.pending:
             del self.pending[body.member_id]
             return self._new(body.member_id, body, protocols, client_id, client_host)
         return self.check(body.member_id, body.group_instance_id)
 
     def _unknown(
-        self, body: Any, version: int, protocols: dict[str, bytes], client_id: str, client_host: str
+        self, body: SimpleNamespace, version: int, protocols: dict[str, bytes], client_id: str, client_host: str
     ) -> Member:
         instance = body.group_instance_id
         new_id = f"{instance or client_id}-{uuid.UUID(bytes=self.cluster.new_id(), version=4)}"
@@ -149,7 +150,9 @@ class ClassicGroup(GroupMembers):
             raise MemberIdRequiredError(new_id)
         return self._new(new_id, body, protocols, client_id, client_host)
 
-    def _new(self, id_: str, body: Any, protocols: dict[str, bytes], client_id: str, client_host: str) -> Member:
+    def _new(
+        self, id_: str, body: SimpleNamespace, protocols: dict[str, bytes], client_id: str, client_host: str
+    ) -> Member:
         timeouts = body.session_timeout_ms, self._rebalance_timeout(body)
         member = Member(id_, body.group_instance_id, client_id, client_host, *timeouts, protocols)
         self.members[id_] = member
@@ -285,7 +288,7 @@ class ClassicGroup(GroupMembers):
 
     # -- syncing
 
-    def sync(self, body: Any) -> Member:
+    def sync(self, body: SimpleNamespace) -> Member:
         """Take the leader's assignment, or a member's request for its part; its ``synced`` follows. Raises ApiError."""
         member = self.check(body.member_id, body.group_instance_id)
         if body.generation_id != self.generation:
@@ -337,7 +340,7 @@ class ClassicGroup(GroupMembers):
         if member := self.members.get(member_id):
             member.heard_ms = self.cluster.now_ms
 
-    def heartbeat(self, body: Any) -> None:
+    def heartbeat(self, body: SimpleNamespace) -> None:
         """Restart a member's session; raises ApiError if it must rejoin."""
         member = self.check(body.member_id, body.group_instance_id)
         if body.generation_id != self.generation:

@@ -9,7 +9,8 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import ClassVar
 
 from typing_extensions import override
 
@@ -28,7 +29,7 @@ class ConsumerMember(ModernMember):
     assigned: dict[TopicPartition, int] = field(default_factory=dict)
     revoking: dict[TopicPartition, int] = field(default_factory=dict)
 
-    def update(self, body: Any, client_id: str, client_host: str) -> bool:
+    def update(self, body: SimpleNamespace, client_id: str, client_host: str) -> bool:
         """Apply a heartbeat's fields, null for unchanged; return True if the member's topics have changed."""
         before = self.topics, self.regex
         self.hear(body, client_id, client_host)
@@ -61,7 +62,9 @@ class ConsumerGroup(ModernGroup[ConsumerMember, set[TopicPartition]]):
         wanted = Counter(member.assignor for member in self.members.values() if member.assignor)
         return wanted.most_common(1)[0][0] if wanted else next(iter(ASSIGNORS))
 
-    def heartbeat(self, body: Any, member_id: str, client_id: str, client_host: str) -> tuple[ConsumerMember, bool]:
+    def heartbeat(
+        self, body: SimpleNamespace, member_id: str, client_id: str, client_host: str
+    ) -> tuple[ConsumerMember, bool]:
         """Add a member, or apply its heartbeat; return it, and whether it must receive its assignment. Raises
         ApiError.
         """
@@ -160,7 +163,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember, set[TopicPartition]]):
         return member.assigned.get(partition, member.revoking.get(partition, member.epoch))
 
 
-def owned_partitions(topics: Collection[Any]) -> set[TopicPartition]:
+def owned_partitions(topics: Collection[SimpleNamespace]) -> set[TopicPartition]:
     """Return a message's partitions."""
     return {(topic.topic_id, number) for topic in topics for number in topic.partitions}
 

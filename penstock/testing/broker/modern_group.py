@@ -9,7 +9,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from typing_extensions import override
 
@@ -53,7 +54,7 @@ class ModernMember:
     heard_ms: int = 0
     revoke_until: int | None = None
 
-    def hear(self, body: Any, client_id: str, client_host: str) -> None:
+    def hear(self, body: SimpleNamespace, client_id: str, client_host: str) -> None:
         """Apply the fields that heartbeats of both protocols have, null for unchanged."""
         self.client_id, self.client_host = client_id, client_host
         if body.rack_id is not None:
@@ -140,7 +141,7 @@ class ModernGroup(GroupMembers, Generic[M, T]):
         self.members[member_id] = before
         return before
 
-    def known(self, body: Any, has_only_its_own: Callable[[M], bool]) -> M:
+    def known(self, body: SimpleNamespace, has_only_its_own: Callable[[M], bool]) -> M:
         """Return the member of a heartbeat; raises ApiError.
 
         has_only_its_own: whether it reports only what it may have. If so, the previous epoch means that it has not
@@ -175,7 +176,7 @@ class ModernGroup(GroupMembers, Generic[M, T]):
             )
         return found
 
-    def leave(self, body: Any) -> None:
+    def leave(self, body: SimpleNamespace) -> None:
         """Remove a member; a static one may leave temporarily. Raises ApiError."""
         if body.instance_id is None:
             self.remove(self.member(body.member_id))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import ClassVar
 
 from typing_extensions import override
 
@@ -53,7 +54,7 @@ class StreamsMember(ModernMember):
     assigned: Held = field(default_factory=Held)
     revoking: Held = field(default_factory=Held)
 
-    def update(self, body: Any, client_id: str, client_host: str) -> bool:
+    def update(self, body: SimpleNamespace, client_id: str, client_host: str) -> bool:
         """Apply a heartbeat's fields, null for unchanged; return True if the member has changed."""
         before = self._about()
         self.hear(body, client_id, client_host)
@@ -115,7 +116,7 @@ class StreamsGroup(ModernGroup[StreamsMember, Tasks]):
 
     # -- heartbeats
 
-    def heartbeat(self, body: Any, client_id: str, client_host: str) -> Heard:
+    def heartbeat(self, body: SimpleNamespace, client_id: str, client_host: str) -> Heard:
         """Add a member, or apply its heartbeat. Raises ApiError."""
         is_first = self.topology is None
         owned = None if body.active_tasks is None else Tasks(tasks_of(body.active_tasks), tasks_of(body.standby_tasks))
@@ -143,13 +144,13 @@ class StreamsGroup(ModernGroup[StreamsMember, Tasks]):
             self.endpoint_epoch = endpoint_epoch = 0
         return Heard(member, is_new, [*statuses, *self._statuses()], tells_hosts, endpoint_epoch)
 
-    def leave_streams(self, body: Any) -> None:
+    def leave_streams(self, body: SimpleNamespace) -> None:
         """Remove a member, which may request the shutdown of the others. Raises ApiError."""
         self.leave(body)
         if body.shutdown_application:
             self._shutdown_by = body.member_id
 
-    def _topology(self, said: object) -> Topology:
+    def _topology(self, said: SimpleNamespace | None) -> Topology:
         if said is None:
             assert self.topology is not None, "a member that has joined has said its topology"
             return self.topology
@@ -304,7 +305,7 @@ class StreamsGroup(ModernGroup[StreamsMember, Tasks]):
         return member.epoch
 
 
-def tasks_of(said: Iterable[Any] | None) -> set[Task]:
+def tasks_of(said: Iterable[SimpleNamespace] | None) -> set[Task]:
     """Return a message's tasks."""
     return {Task(one.subtopology_id, number) for one in said or () for number in one.partitions}
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
+from typing import TypedDict
 
 from penstock.clients.group.streams_values import Status
 
@@ -23,15 +24,31 @@ class WrongTopicsError(Exception):
         self.status = status
 
 
+class TopicConfigFields(TypedDict):
+    """One setting of a topic, in the form of messages."""
+
+    key: str
+    value: str
+
+
+class InternalTopicFields(TypedDict):
+    """An internal topic, in the form of messages. partitions, replication_factor: 0 lets the broker decide."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    topic_configs: list[TopicConfigFields]
+
+
 @dataclass(frozen=True)
 class Subtopology:
-    """One sub-topology, as members describe it; internal topics by name, in the form of messages."""
+    """One sub-topology, as members describe it; internal topics by name."""
 
     id: str
     source_topics: tuple[str, ...]
     sink_topics: tuple[str, ...]
-    repartition_topics: Mapping[str, Any]
-    changelog_topics: Mapping[str, object]
+    repartition_topics: Mapping[str, InternalTopicFields]
+    changelog_topics: Mapping[str, InternalTopicFields]
     copartition_groups: tuple[frozenset[str], ...]
 
     @property
@@ -53,8 +70,8 @@ class Topology:
     subtopologies: tuple[Subtopology, ...]
 
     @property
-    def internal_topics(self) -> dict[str, Any]:
-        """The topics that the broker creates, in the form of messages."""
+    def internal_topics(self) -> dict[str, InternalTopicFields]:
+        """The topics that the broker creates, by name."""
         return {
             name: topic
             for found in self.subtopologies
@@ -79,12 +96,12 @@ class Configured:
     missing: tuple[str, ...]
 
 
-def topology_of(said: Any) -> Topology:
+def topology_of(said: SimpleNamespace) -> Topology:
     """Return the topology of a heartbeat."""
     return Topology(said.epoch, tuple(sorted(map(_subtopology, said.subtopologies), key=lambda found: found.id)))
 
 
-def _subtopology(said: Any) -> Subtopology:
+def _subtopology(said: SimpleNamespace) -> Subtopology:
     repartition = {topic.name: _topic(topic) for topic in said.repartition_source_topics}
     names = list(repartition)
     return Subtopology(
@@ -105,8 +122,13 @@ def _subtopology(said: Any) -> Subtopology:
     )
 
 
-def _topic(said: Any) -> dict[str, object]:
-    return {**vars(said), "topic_configs": [vars(config) for config in said.topic_configs]}
+def _topic(said: SimpleNamespace) -> InternalTopicFields:
+    return {
+        "name": said.name,
+        "partitions": said.partitions,
+        "replication_factor": said.replication_factor,
+        "topic_configs": [{"key": config.key, "value": config.value} for config in said.topic_configs],
+    }
 
 
 def configure(topology: Topology, counts: Mapping[str, int]) -> Configured:

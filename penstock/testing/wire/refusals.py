@@ -5,12 +5,17 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, TypeVar, get_args, get_origin, get_type_hints
 
 from kio.schema.errors import ErrorCode
 
 from .framing import Request, WireError
 from .messages import answer_type, decode_answer, decode_request, encode_answer
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+D = TypeVar("D", bound="DataclassInstance")
 
 #: Read-only APIs: the broker responds, and the error codes of its response are replaced.
 _READS = {
@@ -67,14 +72,14 @@ def _has_codes_below(kind: object) -> bool:
     return any("error_code" in item.__dataclass_fields__ or _has_codes_below(item) for item in items)
 
 
-def _with_errors_below(entity: Any, error: ErrorCode) -> Any:
+def _with_errors_below(entity: D, error: ErrorCode) -> D:
     changes: dict[str, object] = {}
     for name, items in _entities(entity):
         changes[name] = tuple(_with_errors_below(_failed(item, error), error) for item in items)
     return replace(entity, **changes)
 
 
-def _failed(entity: Any, error: ErrorCode) -> object:
+def _failed(entity: D, error: ErrorCode) -> D:
     names = {field.name for field in fields(entity)}
     changes: dict[str, object] = {}
     if "error_code" in names:
@@ -84,7 +89,7 @@ def _failed(entity: Any, error: ErrorCode) -> object:
     return replace(entity, **changes)
 
 
-def _entities(entity: Any) -> Iterator[tuple[str, tuple[object, ...]]]:
+def _entities(entity: DataclassInstance) -> Iterator[tuple[str, tuple[DataclassInstance, ...]]]:
     """Yield the non-empty lists of entities in an entity."""
     for field in fields(entity):
         value = getattr(entity, field.name)
@@ -92,10 +97,10 @@ def _entities(entity: Any) -> Iterator[tuple[str, tuple[object, ...]]]:
             yield field.name, value
 
 
-def _made_up(kind: Any, asked: object, error: ErrorCode) -> object:
+def _made_up(kind: type[D], asked: object, error: ErrorCode) -> D:
     """Return a response, or a part of it, with an error and with the names and numbers of the request or its part."""
     types = get_type_hints(kind)
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     lists = iter(_lists(asked))
     for field in fields(kind):
         if field.metadata.get("kafka_type") == "error_code":
@@ -117,15 +122,16 @@ def _lists(asked: object) -> Iterator[tuple[object, ...]]:
         yield from (value for value in values if isinstance(value, tuple))
 
 
-def _item_type(hint: object) -> Any:
+def _item_type(hint: object) -> type[DataclassInstance] | None:
     """Return the type of the entities in a list, None if the hint is not a list of entities."""
     for choice in (hint, *get_args(hint)):
         if get_origin(choice) is tuple and is_dataclass(get_args(choice)[0]):
-            return get_args(choice)[0]
+            found: type[DataclassInstance] = get_args(choice)[0]
+            return found
     return None
 
 
-def _value(field: Field[Any], hint: object, asked: object) -> dict[str, object]:
+def _value(field: Field[object], hint: object, asked: object) -> dict[str, object]:
     """Return a plain field's value by its name; an empty dict if the default is right."""
     if isinstance(asked, int) and field.name in _PARTITION:
         return {field.name: asked}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from types import SimpleNamespace
 
 from penstock.clients.protocol.schema import SchemaApi
 
@@ -43,7 +44,7 @@ def answer(call: Call) -> Response:
     return {"entries": [_altered(call, entry) for entry in call.body.entries]}
 
 
-def _altered(call: Call, asked: Any) -> Response:
+def _altered(call: Call, asked: SimpleNamespace) -> Response:
     named = {"entity": [vars(part) for part in asked.entity]}
     try:
         call.check(Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER_NAME)
@@ -65,7 +66,7 @@ def _altered(call: Call, asked: Any) -> Response:
     return named
 
 
-def _entity(parts: Any) -> Entity:
+def _entity(parts: Collection[SimpleNamespace]) -> Entity:
     if not parts:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Invalid empty client quota entity")
     for part in parts:

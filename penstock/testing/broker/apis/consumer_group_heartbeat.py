@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
+from collections.abc import Iterable
+from types import SimpleNamespace
 
 from penstock.clients.protocol.schema import SchemaApi
 
 from ..access_control import Operation, Resource
-from ..assignors import ASSIGNORS, TopicPartition
+from ..assignors import ASSIGNORS
 from ..call import Call, Response, Served
 from ..consumer_group import ConsumerGroup
 from ..errors import ApiError, ErrorCode
@@ -79,7 +80,7 @@ def _group(call: Call, group_id: str) -> ConsumerGroup:
     return call.cluster.groups.consumers(group_id)
 
 
-def _check(body: Any, version: int) -> None:
+def _check(body: SimpleNamespace, version: int) -> None:
     """Raise ApiError for an inconsistent request."""
     epoch = body.member_epoch
     if version >= _OWN_ID_VERSION or epoch != JOIN_EPOCH:
@@ -111,10 +112,9 @@ def _refuse(wrong: object, said: str) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST, said)
 
 
-def by_topic(partitions: Any) -> list[Response]:
+def by_topic(partitions: Iterable[tuple[bytes, int]]) -> list[Response]:
     """Return partitions grouped by topic, as in messages."""
     found: dict[bytes, list[int]] = {}
-    one: TopicPartition
     for one in sorted(partitions):
         found.setdefault(one[0], []).append(one[1])
     return [{"topic_id": topic, "partitions": numbers} for topic, numbers in found.items()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.clients.protocol.schema import SchemaApi
 
@@ -37,7 +37,7 @@ def answer(call: Call) -> Response:
     return {"results": [_created(call, creation) for creation in call.body.creations]}
 
 
-def _created(call: Call, asked: Any) -> Response:
+def _created(call: Call, asked: SimpleNamespace) -> Response:
     what = asked.resource_type, asked.resource_name, asked.resource_pattern_type
     acl = Acl(*what, asked.principal, asked.host, asked.operation, asked.permission_type)
     try:

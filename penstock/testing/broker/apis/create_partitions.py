@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.clients.protocol.schema import SchemaApi
 
@@ -36,7 +36,7 @@ def answer(call: Call) -> Response:
     return {"results": [_added(call, topic) for topic in call.body.topics]}
 
 
-def _added(call: Call, asked: Any) -> Response:
+def _added(call: Call, asked: SimpleNamespace) -> Response:
     try:
         if asked.assignments:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "assignments of replicas are not supported here")

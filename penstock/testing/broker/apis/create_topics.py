@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.clients.protocol.admin_messages import CREATE_TOPICS
 
@@ -22,7 +22,7 @@ def answer(call: Call) -> Response:
     return {"topics": [_created(call, topic, counts[name]) for name, topic in by_name.items()]}
 
 
-def _created(call: Call, asked: Any, times: int) -> Response:
+def _created(call: Call, asked: SimpleNamespace, times: int) -> Response:
     try:
         if times > 1:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from penstock.clients.protocol.schema import SchemaApi
 
 from ..access_control import Operation
@@ -45,7 +47,7 @@ def answer(call: Call) -> Response:
     return {"filter_results": [_deleted(call, one) for one in call.body.filters]}
 
 
-def _deleted(call: Call, asked: object) -> Response:
+def _deleted(call: Call, asked: SimpleNamespace) -> Response:
     access = call.cluster.access
     try:
         check(call, Operation.ALTER)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.clients.protocol.admin_messages import DELETE_RECORDS
 
@@ -23,7 +23,7 @@ def answer(call: Call) -> Response:
     }
 
 
-def _deleted(call: Call, name: str, asked: Any) -> Response:
+def _deleted(call: Call, name: str, asked: SimpleNamespace) -> Response:
     try:
         topic = call.topic(name, Operation.DELETE)
         log = call.cluster.led_here(call.connection.node, topic, asked.partition_index).log

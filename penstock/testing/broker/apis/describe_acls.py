@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.clients.protocol.schema import SchemaApi
 
@@ -69,7 +69,7 @@ def check(call: Call, operation: Operation) -> None:
     call.check(operation, Resource.CLUSTER, CLUSTER_NAME)
 
 
-def filter_of(body: Any) -> Acl:
+def filter_of(body: SimpleNamespace) -> Acl:
     """Return the filter of a message."""
     who = body.principal_filter, body.host_filter
     what = body.resource_type_filter, body.resource_name_filter, body.pattern_type_filter

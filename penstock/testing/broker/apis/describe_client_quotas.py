@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.clients.protocol.schema import SchemaApi
 
@@ -60,14 +60,14 @@ def answer(call: Call) -> Response:
     }
 
 
-def _fits(entity: Entity, components: Collection[Any], strict: bool) -> bool:
+def _fits(entity: Entity, components: Collection[SimpleNamespace], strict: bool) -> bool:
     kinds = dict(entity)
     if strict and kinds.keys() != {one.entity_type for one in components}:
         return False
     return all(one.entity_type in kinds and _matches(kinds[one.entity_type], one) for one in components)
 
 
-def _matches(name: str | None, component: Any) -> bool:
+def _matches(name: str | None, component: SimpleNamespace) -> bool:
     if component.match_type == _EXACT:
         return bool(name == component.match)
     return component.match_type == _SPECIFIED or name is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.clients.protocol.admin_messages import DESCRIBE_CONFIGS
 
@@ -23,7 +23,7 @@ def answer(call: Call) -> Response:
     return {"results": [_described(call, resource) for resource in call.body.resources]}
 
 
-def _described(call: Call, asked: Any) -> Response:
+def _described(call: Call, asked: SimpleNamespace) -> Response:
     named = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
     try:
         if asked.resource_type == TOPIC:
@@ -39,7 +39,9 @@ def _described(call: Call, asked: Any) -> Response:
     return {**named, "error_message": "", "configs": configs}
 
 
-def _configs(asked: Any, given: Mapping[str, str], defaults: Mapping[str, str], source: int) -> list[Response]:
+def _configs(
+    asked: SimpleNamespace, given: Mapping[str, str], defaults: Mapping[str, str], source: int
+) -> list[Response]:
     keys = asked.configuration_keys
     return [
         {

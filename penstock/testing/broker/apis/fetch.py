@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from penstock.clients.protocol.schema import SchemaApi
@@ -11,6 +12,7 @@ from penstock.clients.protocol.schema import SchemaApi
 from ..access_control import Operation
 from ..call import Call, Response, Served, Waiting
 from ..errors import ApiError, ErrorCode
+from ..partition_log import PartitionLog
 from ..quotas import CONSUMER
 from ..topics import Topic
 
@@ -100,7 +102,7 @@ class Session:
 
     id: int
     epoch: int = 1
-    parts: dict[Part, object] = field(default_factory=dict)
+    parts: dict[Part, SimpleNamespace] = field(default_factory=dict)
     said: dict[Part, tuple[int, int, int]] = field(default_factory=dict)
 
 
@@ -150,7 +152,7 @@ def _new_id(call: Call, sessions: Mapping[int, Session]) -> int:
     return found
 
 
-def _parts(call: Call) -> dict[Part, object]:
+def _parts(call: Call) -> dict[Part, SimpleNamespace]:
     by_id = call.version >= 13
     return {
         (topic.topic_id if by_id else topic.topic, part.partition): part
@@ -159,7 +161,7 @@ def _parts(call: Call) -> dict[Part, object]:
     }
 
 
-def _update(call: Call, session: Session, changed: Mapping[Part, object]) -> None:
+def _update(call: Call, session: Session, changed: Mapping[Part, SimpleNamespace]) -> None:
     session.parts.update(changed)
     for topic in call.body.forgotten_topics_data:
         for number in topic.partitions:
@@ -168,7 +170,7 @@ def _update(call: Call, session: Session, changed: Mapping[Part, object]) -> Non
             session.said.pop(part, None)
 
 
-def _read(call: Call, asked: Mapping[Part, object]) -> list[tuple[Part, dict[str, Any]]]:
+def _read(call: Call, asked: Mapping[Part, SimpleNamespace]) -> list[tuple[Part, dict[str, Any]]]:
     left, found = call.body.max_bytes, []
     for key, part in asked.items():
         data = _read_partition(call, key, part, left, at_least_one=left == call.body.max_bytes)
@@ -177,7 +179,7 @@ def _read(call: Call, asked: Mapping[Part, object]) -> list[tuple[Part, dict[str
     return found
 
 
-def _read_partition(call: Call, key: Part, part: Any, left: int, at_least_one: bool) -> dict[str, Any]:
+def _read_partition(call: Call, key: Part, part: SimpleNamespace, left: int, at_least_one: bool) -> dict[str, Any]:
     nothing = {"partition_index": key[1], "error_code": ErrorCode.NONE, "records": b"", "aborted_transactions": []}
     topic: Topic | None = None
     try:
@@ -217,7 +219,7 @@ def _read_partition(call: Call, key: Part, part: Any, left: int, at_least_one: b
     return answer
 
 
-def _offsets(log: Any) -> dict[str, int]:
+def _offsets(log: PartitionLog) -> dict[str, int]:
     return {
         "high_watermark": log.high_watermark,
         "last_stable_offset": log.last_stable,

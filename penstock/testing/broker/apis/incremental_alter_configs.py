@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.clients.protocol.admin_messages import INCREMENTAL_ALTER_CONFIGS
 
@@ -23,7 +23,7 @@ def answer(call: Call) -> Response:
     return {"responses": [_altered(call, resource) for resource in call.body.resources]}
 
 
-def _altered(call: Call, asked: Any) -> Response:
+def _altered(call: Call, asked: SimpleNamespace) -> Response:
     named = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
     try:
         if asked.resource_type == TOPIC:
@@ -37,7 +37,7 @@ def _altered(call: Call, asked: Any) -> Response:
     return named
 
 
-def _alter_topic(call: Call, asked: Any) -> None:
+def _alter_topic(call: Call, asked: SimpleNamespace) -> None:
     call.check(Operation.ALTER_CONFIGS, Resource.TOPIC, asked.resource_name, FORBIDDEN)
     if asked.resource_name not in call.cluster.topics:
         said = f"The topic '{asked.resource_name}' does not exist."
@@ -49,7 +49,7 @@ def _alter_topic(call: Call, asked: Any) -> None:
         topic.config = config
 
 
-def _alter_group(call: Call, asked: Any) -> None:
+def _alter_group(call: Call, asked: SimpleNamespace) -> None:
     """Change a group's own settings, which override the brokers' settings for all groups."""
     config = _changed(call.cluster.group_configs.get(asked.resource_name, {}), asked.configs)
     for key, value in config.items():
@@ -62,7 +62,7 @@ def _alter_group(call: Call, asked: Any) -> None:
         call.cluster.group_configs[asked.resource_name] = config
 
 
-def _changed(config: Mapping[str, str], changes: Iterable[Any]) -> dict[str, str]:
+def _changed(config: Mapping[str, str], changes: Iterable[SimpleNamespace]) -> dict[str, str]:
     changed = dict(config)
     for one in changes:
         if one.config_operation == SET:

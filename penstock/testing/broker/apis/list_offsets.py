@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.clients.protocol.messages import LIST_OFFSETS
 
 from ..access_control import Operation
 from ..call import Call, Response, Served
 from ..errors import ApiError, ErrorCode
+from ..partition_log import PartitionLog
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 _READ_COMMITTED = 1
@@ -24,7 +25,7 @@ def answer(call: Call) -> Response:
     }
 
 
-def _offset(call: Call, name: str, asked: Any) -> Response:
+def _offset(call: Call, name: str, asked: SimpleNamespace) -> Response:
     try:
         topic = call.topic(name, Operation.DESCRIBE)
         partition = call.cluster.led_here(
@@ -44,7 +45,7 @@ def _offset(call: Call, name: str, asked: Any) -> Response:
     }
 
 
-def _found(call: Call, log: Any, timestamp: int) -> tuple[int, int]:
+def _found(call: Call, log: PartitionLog, timestamp: int) -> tuple[int, int]:
     end = log.last_stable if call.body.isolation_level == _READ_COMMITTED else log.high_watermark
     if timestamp == LATEST:
         return -1, end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.clients.protocol.messages import METADATA
 
@@ -40,7 +40,7 @@ def answer(call: Call) -> Response:
     }
 
 
-def _asked(call: Call, asked: Any) -> Response:
+def _asked(call: Call, asked: SimpleNamespace) -> Response:
     try:
         if asked.name is None:
             return _topic(call, call.topic_by_id(asked.topic_id, Operation.DESCRIBE))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.clients.protocol.messages import OFFSET_COMMIT
 
@@ -45,7 +45,7 @@ def partitions(call: Call) -> list[tuple[str, int]]:
 def committed(call: Call, refused: ErrorCode | None, into: dict[tuple[str, int], CommittedOffset] | None) -> Response:
     """Store a request's offsets in a table, unless all are refused, and return the response."""
 
-    def kept(topic: str, part: Any) -> ErrorCode:
+    def kept(topic: str, part: SimpleNamespace) -> ErrorCode:
         if refused is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             return refused
         if not call.may(Operation.READ, Resource.TOPIC, topic):

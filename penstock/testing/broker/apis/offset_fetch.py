@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.clients.protocol.messages import OFFSET_FETCH
 
@@ -27,7 +27,7 @@ def answer(call: Call) -> Response:
     return {"topics": _topics(call, body.group_id, body.topics)}
 
 
-def _refused(asked: list[Any], error: ErrorCode) -> list[Response]:
+def _refused(asked: list[SimpleNamespace], error: ErrorCode) -> list[Response]:
     nothing = {"error_code": error, "committed_offset": NO_OFFSET, "metadata": ""}
     return [
         {"name": topic.name, "partitions": [{"partition_index": one, **nothing} for one in topic.partition_indexes]}
@@ -35,7 +35,7 @@ def _refused(asked: list[Any], error: ErrorCode) -> list[Response]:
     ]
 
 
-def _group(call: Call, asked: Any) -> Response:
+def _group(call: Call, asked: SimpleNamespace) -> Response:
     group = call.cluster.groups.groups.get(asked.group_id)
     try:
         call.check(Operation.DESCRIBE, Resource.GROUP, asked.group_id)
@@ -46,7 +46,7 @@ def _group(call: Call, asked: Any) -> Response:
     return {"group_id": asked.group_id, "topics": _topics(call, asked.group_id, asked.topics)}
 
 
-def _topics(call: Call, group_id: str, asked: list[Any] | None) -> list[Response]:
+def _topics(call: Call, group_id: str, asked: list[SimpleNamespace] | None) -> list[Response]:
     group = call.cluster.groups.groups.get(group_id)
     if asked is not None:
         wanted = {topic.name: topic.partition_indexes for topic in asked}

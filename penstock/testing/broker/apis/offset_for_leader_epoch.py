@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.clients.protocol.schema import SchemaApi
 
@@ -44,7 +44,7 @@ def answer(call: Call) -> Response:
     }
 
 
-def _end(call: Call, name: str, asked: Any) -> Response:
+def _end(call: Call, name: str, asked: SimpleNamespace) -> Response:
     try:
         if not call.may(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME):
             call.check(Operation.DESCRIBE, Resource.TOPIC, name)

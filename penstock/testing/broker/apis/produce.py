@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.clients.protocol.schema import SchemaApi
 
@@ -74,7 +74,7 @@ def answer(call: Call) -> Response | None:
     return None if call.body.acks == 0 else {"responses": responses, "throttle_time_ms": wait_ms}
 
 
-def _written(call: Call, data: object, part: Any) -> Response:
+def _written(call: Call, data: SimpleNamespace, part: SimpleNamespace) -> Response:
     log: PartitionLog | None = None
     try:
         if call.body.transactional_id is not None:
@@ -107,7 +107,7 @@ def _written(call: Call, data: object, part: Any) -> Response:
     }
 
 
-def _topic(call: Call, data: Any) -> Topic:
+def _topic(call: Call, data: SimpleNamespace) -> Topic:
     if call.version >= 13:
         return call.topic_by_id(data.topic_id, Operation.WRITE)
     return call.topic(data.name, Operation.WRITE)

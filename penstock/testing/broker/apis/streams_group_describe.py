@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from penstock.clients.protocol.streams_messages import STREAMS_GROUP_DESCRIBE
 
@@ -11,7 +10,7 @@ from ..access_control import Operation, Resource
 from ..call import Call, Response, Served
 from ..errors import ApiError
 from ..streams_group import StreamsGroup, StreamsMember
-from ..streams_topology import Topology
+from ..streams_topology import InternalTopicFields, Topology
 from ..task_assignor import Tasks
 from .metadata import NOT_ASKED
 from .streams_group_heartbeat import by_subtopology
@@ -58,7 +57,7 @@ def _topology(topology: Topology, counts: Mapping[str, int]) -> Response:
     }
 
 
-def _topics(topics: Mapping[str, Any], counts: Mapping[str, int]) -> list[Response]:
+def _topics(topics: Mapping[str, InternalTopicFields], counts: Mapping[str, int]) -> list[Response]:
     return [{**topic, "partitions": counts.get(name, topic["partitions"])} for name, topic in topics.items()]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 
@@ -52,7 +52,7 @@ def answer(call: Call) -> Response:
     }
 
 
-def _check(body: Any) -> None:
+def _check(body: SimpleNamespace) -> None:
     """Raise ApiError for an inconsistent request."""
     epoch, joins = body.member_epoch, body.member_epoch == JOIN_EPOCH
     _refuse(not body.member_id.strip(), "MemberId can't be empty.")
@@ -75,7 +75,7 @@ def _check(body: Any) -> None:
     _refuse(not joins and body.topology is not None, "Topology can only be provided when (re-)joining.")
 
 
-def _check_topology(topology: Any) -> None:
+def _check_topology(topology: SimpleNamespace) -> None:
     for subtopology in topology.subtopologies:
         _refuse(subtopology.source_topic_regex, "Regular expressions for source topics are not supported yet.")
         for topic in subtopology.state_changelog_topics:
