@@ -30,7 +30,7 @@ CLIENTS_SEE = ("penstock.topology.errors", "penstock.topology.records")
 #: The folders and modules of a room, from bottom to top: code may need only those below it.
 FOLDERS = {
     "topology": (
-        "clocks",
+        "clocks type_variables",
         "records errors processor_api shadowing",
         "common",
         "query",

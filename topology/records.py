@@ -9,7 +9,7 @@ from typing_extensions import TypeVar
 
 from penstock.kernel.processors import record_maker, with_field
 
-from .common.type_variables import K_co, V_co
+from .type_variables import K_co, V_co
 
 KR = TypeVar("KR")
 VR = TypeVar("VR")

@@ -11,7 +11,6 @@ from typing import Any, overload
 
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.topology.common.durations import Duration, to_millis
-from penstock.topology.common.type_variables import K, V
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.store_facades import (
     KeyValueStoreFacade,
@@ -39,6 +38,7 @@ from penstock.topology.processor_api import S
 from penstock.topology.records import SentRecord, TaskId
 from penstock.topology.run.compiled import CompiledSource
 from penstock.topology.serdes.serdes import Serde, SerdeLike, Serdes, resolve_serde
+from penstock.topology.type_variables import K, V
 from penstock.workers.metrics.sensors import Metric
 
 from .driver_partitions import DriverPartitions, no_such_partition

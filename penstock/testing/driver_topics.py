@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, cast
 
 from penstock.topology.common.durations import Duration, to_millis
-from penstock.topology.common.type_variables import K, V
 from penstock.topology.context.timestamp_extractors import as_timestamp
 from penstock.topology.errors import PenstockError
 from penstock.topology.records import Headers, HeadersLike, Record, SentRecord, as_headers
 from penstock.topology.serdes.serdes import Serde
+from penstock.topology.type_variables import K, V
 
 #: pipe(record)
 Pipe = Callable[[SentRecord], None]

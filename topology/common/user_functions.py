@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .type_variables import R
+from ..type_variables import R
 
 #: Returns the aggregate of no records.
 Initializer = Callable[[], Any]

@@ -11,10 +11,10 @@ from typing import Any, Generic, TypeAlias
 from typing_extensions import override
 
 from ..common.arguments import check_function
-from ..common.type_variables import K, V
 from ..errors import TopologyError
 from ..records import Headers, Windowed
 from ..serdes.windowed_serdes import WindowedSerde
+from ..type_variables import K, V
 
 _WORD = struct.Struct("<I")
 _SEED = 0x9747B28C

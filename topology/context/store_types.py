@@ -14,9 +14,9 @@ from typing_extensions import TypeVar
 
 from penstock.kernel.rows import StoreIterator
 
-from ..common.type_variables import K, V, V_co
 from ..query.isolation_level import IsolationLevel
 from ..records import AggregationWithHeaders, ValueAndTimestamp, ValueTimestampHeaders, VersionedRecord, Windowed
+from ..type_variables import K, V, V_co
 from .timestamp_extractors import TIMESTAMP_MAX
 
 T = TypeVar("T")

@@ -17,9 +17,9 @@ from typing import Any, Generic
 from penstock.kernel import aggregates as compiled
 from penstock.kernel.aggregates import Column, Field
 
-from ..common.type_variables import R_co
 from ..errors import TopologyError
 from ..serdes.aggregates_serde import as_json_reads
+from ..type_variables import R_co
 from .sketches import HyperLogLog, TDigest, require_library
 
 __all__ = ["Aggregate", "collect", "count", "distinct", "first", "last", "max", "mean", "min", "quantiles", "sum"]

@@ -9,12 +9,12 @@ from typing_extensions import override
 
 from ..common.arguments import check_function
 from ..common.naming import Named, validate_name
-from ..common.type_variables import K, V
 from ..common.user_functions import Predicate
 from ..errors import TopologyError
 from ..graph.graph_nodes import ProcessorGraphNode
 from ..graph.internal_topology_builder import InternalTopologyBuilder
 from ..operators.stateless import KStreamBranch, PassThrough
+from ..type_variables import K, V
 
 if TYPE_CHECKING:
     from .kstream import KStream

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
-from ..common.type_variables import VR, K, V
 from ..common.user_functions import Aggregator
 from ..errors import TopologyError
 from ..operators.count_windowed import KStreamCountWindowAggregate
@@ -16,6 +15,7 @@ from ..serdes.serdes import Serde, Serdes
 from ..serdes.windowed_serdes import SessionWindowedSerde
 from ..stores.materialized import MaterializedInternal, key_value_store
 from ..stores.windows import CountWindows
+from ..type_variables import VR, K, V
 from .agg import Aggregate
 from .aggregate_builder import AGGREGATE_NAME, REDUCE_NAME, AggregateBuilder, reduce_initializer
 from .aggregated import functions_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Generic
 
-from ..common.type_variables import K, V
 from ..operators.table_store import KTableValueGetterSupplier, materialized_view
+from ..type_variables import K, V
 
 
 class GlobalKTable(Generic[K, V]):

@@ -10,7 +10,6 @@ from typing_extensions import TypeVar
 from ..common.arguments import check_type
 from ..common.durations import Duration
 from ..common.naming import Named
-from ..common.type_variables import VR, K, V
 from ..common.user_functions import Aggregator
 from ..context.idle_time import IdleTimeout
 from ..errors import TopologyError
@@ -36,6 +35,7 @@ from ..stores.windows import (
     UnlimitedWindows,
     Windows,
 )
+from ..type_variables import VR, K, V
 from .abstract_stream import AbstractStream
 from .agg import Aggregate
 from .aggregate_builder import AGGREGATE_NAME, REDUCE_NAME, AggregateBuilder, merger_for_reducer, reduce_initializer

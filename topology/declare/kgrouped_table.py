@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from ..common.naming import Named
-from ..common.type_variables import VR, K, V
 from ..graph.graph_nodes import GroupedTableOperationRepartitionNode, ProcessorGraphNode
 from ..graph.repartition import REPARTITION_SUFFIX
 from ..operators.aggregate import KTableAggregate, KTableReduce
@@ -14,6 +13,7 @@ from ..operators.counting import count_aggregator, count_initializer
 from ..operators.table_operator import TableOperator
 from ..serdes.serdes import Serde, Serdes
 from ..stores.materialized import MaterializedInternal, key_value_store
+from ..type_variables import VR, K, V
 from .abstract_stream import AbstractStream
 from .agg import Aggregate
 from .aggregated import functions_of

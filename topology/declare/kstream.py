@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, overload
 from ..common.arguments import check_topic, check_type
 from ..common.durations import Duration, non_negative_millis
 from ..common.naming import Named, validate_name
-from ..common.type_variables import KR, VR, K, V
 from ..context.partitioners import Partitioner, check_partitioner
 from ..context.sink_interfaces import Sink
 from ..errors import TopologyError
@@ -39,6 +38,7 @@ from ..operators.table import KTableSource
 from ..processor_api import FixedKeyProcessor, Processor, stores_of
 from ..serdes.serdes import Serde, SerdeLike, as_serde
 from ..stores.materialized import MaterializedInternal, StoreFactory, StoreOption, key_value_store, materialized_option
+from ..type_variables import KR, VR, K, V
 from .abstract_stream import AbstractStream
 from .branched_kstream import BranchedKStream
 from .deduplicated import deduplicate

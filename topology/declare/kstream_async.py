@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unp
 
 from ..common.arguments import check_async_function, check_function
 from ..common.durations import Duration, to_millis
-from ..common.type_variables import VR, K, V
 from ..context.arrow_batches import arrow_columns
 from ..context.async_calls import CallOptions, Lifespan, OrderedBy, Retries
 from ..context.batch_results import Column
@@ -24,6 +23,7 @@ from ..operators.asynchronous import (
     KStreamMapValuesAsync,
 )
 from ..operators.batches import KStreamMapBatches
+from ..type_variables import VR, K, V
 from .abstract_stream import AbstractStream
 from .options import shows_options
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, Unpack, cast, overload
 
-from ..common.type_variables import KO, VO, VR, K, V
 from ..stores.windows import JoinWindows
+from ..type_variables import KO, VO, VR, K, V
 from .abstract_stream import AbstractStream
 from .options import StreamJoinedOptions, StreamJoinOptions, TableJoinedOptions, shows_options
 

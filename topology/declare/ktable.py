@@ -7,7 +7,6 @@ from typing import Any, Generic, Literal, Unpack, overload
 
 from ..common.arguments import check_type
 from ..common.naming import Named
-from ..common.type_variables import KO, KR, VO, VR, K, V
 from ..context.partitioners import Partitioner
 from ..context.store_interfaces import StoreBuilder, StoreKind
 from ..errors import TopologyError
@@ -27,6 +26,7 @@ from ..stores.materialized import (
     StoreFactory,
     key_value_store,
 )
+from ..type_variables import KO, KR, VO, VR, K, V
 from .abstract_stream import AbstractStream
 from .kgrouped_table import KGroupedTable
 from .kstream import KStream

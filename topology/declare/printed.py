@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TextIO
 
 from ..common.arguments import check_function
-from ..common.type_variables import K, V
 from ..errors import TopologyError
+from ..type_variables import K, V
 
 
 def print_action(

@@ -9,7 +9,6 @@ from typing import overload
 
 from ..common.arguments import check_function, check_topic, check_type
 from ..common.naming import Named
-from ..common.type_variables import K, V
 from ..context.idle_time import IdleTimeoutLike, as_idle_timeout
 from ..context.store_interfaces import StoreBuilder
 from ..context.timestamp_extractors import TimestampExtractor
@@ -31,6 +30,7 @@ from ..stores.materialized import (
     key_value_store,
     materialized_option,
 )
+from ..type_variables import K, V
 from .global_ktable import GlobalKTable
 from .kstream import KStream
 from .ktable import KTable, kept_table

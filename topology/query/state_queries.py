@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Generic, Self
 
-from ..common.type_variables import K, R, V
 from ..records import Record, ValueAndTimestamp, VersionedRecord, Windowed
+from ..type_variables import K, R, V
 
 
 class ResultOrder(Enum):

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, Self
 
-from ..common.type_variables import R
+from ..type_variables import R
 from .isolation_level import IsolationLevel
 from .position import PositionBound
 from .state_queries import Query

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, Self, cast
 
-from ..common.type_variables import R
 from ..errors import StreamsError
+from ..type_variables import R
 from .position import Position, merged
 
 

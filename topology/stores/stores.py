@@ -14,7 +14,6 @@ from typing import Any, TypeVar, overload
 from ..common.arguments import check_function, check_type
 from ..common.durations import Duration, non_negative_millis
 from ..common.naming import validate_name
-from ..common.type_variables import K, V
 from ..context.store_interfaces import StoreBackend, StoreBuilder, StoreKind, Ttl
 from ..context.store_types import (
     KeyValueStore,
@@ -29,6 +28,7 @@ from ..context.store_types import (
 )
 from ..errors import TopologyError
 from ..serdes.serdes import Serde, SerdeLike, Serdes, as_serde
+from ..type_variables import K, V
 from .custom_store import StateStore
 from .timer import Timer, TimerSerde
 
@@ -145,9 +145,7 @@ def _session_supplier(name: str, backend: StoreBackend, retention: Duration) -> 
     return StoreSupplier(validate_name(name), SupplierKind.SESSION, backend, timestamped=False, retention_ms=millis)
 
 
-def _builder(
-    supplier: StoreSupplier, kind: StoreKind, key_serde: Any, value_serde: Any, **more: Any
-) -> StoreBuilder:
+def _builder(supplier: StoreSupplier, kind: StoreKind, key_serde: Any, value_serde: Any, **more: Any) -> StoreBuilder:
     return StoreBuilder(
         supplier.name,
         kind,
