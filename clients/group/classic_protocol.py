@@ -142,8 +142,7 @@ class ClassicProtocol(GroupProtocol):
         return response
 
     def _joins_once_more(self) -> bool:
-        """Return True if a member that is fenced although its JoinGroup was just answered joins again, which it does
-        once.
+        """Return True, once, so that a member joins again although the broker fenced it right after its JoinGroup.
 
         A coordinator that could not write the group (brokers of its partition are down) takes back the member id that
         it gave out. If another process has really joined, the new join fences it, and its error says so.

@@ -40,7 +40,7 @@ OFFSETS = "penstock-offsets"
 MARK = "penstock-sink"
 #: PyIceberg would repeat a commit that another one has overtaken, on top of that one.
 _ONCE = {"commit.retry.num-retries": "0"}
-#: How often a commit is tried that other tasks overtake, before the task tries again later.
+#: How often a commit is tried while those of other tasks come first; then the task tries again later.
 _COMMITS_MAX = 20
 
 #: Of a partition: the next offset or None, the id of the topic, the number of its writer.

@@ -74,8 +74,8 @@ def require_spark(config: StreamsConfig, partitions: Sequence[TopicPartition], o
     """Raise CheckpointError if the group says that the local engine or another checkpoint owns the application.
 
     Commits the mark again, because the brokers would delete it otherwise (offsets.retention.minutes: a week). They
-    refuse that while the group has members, such as one left by a refused local engine; a later start is then early
-    enough.
+    refuse that while the group has members, for example until the session of a refused local engine has ended; then
+    the next start does it, which is early enough.
     """
     with ApplicationReset(config) as group:
         committed = group.committed(partitions)

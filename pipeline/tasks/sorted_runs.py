@@ -167,7 +167,7 @@ class SortedRuns(BytesStore):
         return None if found is None else _place_of(found)
 
     def _add_run(self, rows: Sequence[Row]) -> None:
-        """Write a run, merged with those before it that have no more rows than what has come since."""
+        """Write rows as a run. The newest run is merged into it if it is not larger, then the next one, and so on."""
         opened = self._open()
         blobs: Iterable[bytes] = packed(rows, self._table_bytes)
         count, merged = len(rows), 0

@@ -58,7 +58,7 @@ def statistics_metrics(text: str) -> dict[str, float]:
 
 
 def statistics_counters(text: str) -> dict[str, int]:
-    """Return the counters whose growth is shown, by the metric that shows it; bytes, and microseconds of stalls."""
+    """Return the counters behind the metrics that are rates, by metric; in bytes, those of stalls in microseconds."""
     found = _parsed(text)
     return {name: int(found.get(f"rocksdb.{ticker}", {}).get("COUNT", 0)) for name, ticker in _RATES.items()}
 

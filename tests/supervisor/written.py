@@ -53,5 +53,5 @@ class Written:
         return found
 
     def _knows(self, partition: int, offset: int) -> bool:
-        """Return whether all records up to an offset are noted; a later one is noted after them."""
+        """Return whether all records up to an offset are noted. They are noted in the order of their offsets."""
         return any(known >= offset for known in list(self._keys[partition]))

@@ -191,7 +191,7 @@ def refused(_key: str, value: str) -> str:
 def test_no_offset_passes_a_dead_letter_that_is_not_committed(
     table: Table, cluster: DirectKafka, guarantee: str
 ) -> None:
-    """The letter is of an operator before the sink; after a crash a transaction without a commit is aborted."""
+    """Otherwise it would be lost: a crash aborts the letter's transaction, and the record is not processed again."""
     seen: list[tuple[int, int | None]] = []
 
     def note() -> None:

@@ -100,7 +100,7 @@ def test_a_member_that_waits_for_the_join_of_others_is_not_in_doubt(clock: Manua
         clock.advance(SESSION_MS // 2)
         standstill.beat()
     assert not standstill.in_doubt
-    standstill.join_failed()  # its coordinator is gone; another coordinator may let the others continue
+    standstill.join_failed()  # this coordinator is gone; with another one the group may continue without this member
     standstill.join_failed()
     clock.advance(SESSION_MS)
     assert not standstill.in_doubt
