@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.clients.clock import Clock, SystemClock
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import InvalidStateStoreError, StreamsError
+from penstock.topology.type_variables import R
 from penstock.workers.control.messages import (
     ApplicationShutdownRequested,
     Command,
@@ -59,6 +60,9 @@ from .queries.queries import Answers, Queries, Question, others_of
 from .service.signals import HANDLED_SIGNALS, STOP_SIGNALS, Request, StopRequests
 from .service.systemd import SystemdNotifier
 from .source.topology_source import TopologySource
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 #: Longest wait of the loop, and so the maximum delay of a status line.
 TURN_MS = 1_000
@@ -149,7 +153,7 @@ class Supervisor:
         """Make the loop handle a signal."""
         self._inbox.put(partial(self._on_signal, number, self._now()))
 
-    def call(self, function: Callable[[], object], timeout: float | None = None) -> Any:
+    def call(self, function: Callable[[], R], timeout: float | None = None) -> R | None:
         """Run a function in the loop's thread and return its result; None if the loop does not run or ends before.
 
         Raises TimeoutError after timeout (s).
@@ -158,13 +162,14 @@ class Supervisor:
             return None
         if threading.current_thread() is self._thread:
             return function()
-        answer: Future[Any] = Future()
+        answer: Future[R] = Future()
         self._inbox.put(lambda: set_answer(answer, function))
         return self.wait_for(answer, timeout)
 
-    def wait_for(self, answer: Future[Any], timeout: float | None = None) -> Any:
+    def wait_for(self, answer: Future[R], timeout: float | None = None) -> R | None:
         """Return the result of a future that the loop sets; None if the loop ends before. Raises TimeoutError."""
-        if not wait((answer, self._ended), timeout, FIRST_COMPLETED).done:
+        either: tuple[Future[Any], ...] = (answer, self._ended)
+        if not wait(either, timeout, FIRST_COMPLETED).done:
             raise TimeoutError
         return answer.result() if answer.done() else None
 
@@ -316,7 +321,7 @@ class Supervisor:
     def _now(self) -> int:
         return self._clock.monotonic_ms()
 
-    def _sources(self) -> Iterator[tuple[object, Callable[[], object]]]:
+    def _sources(self) -> Iterator[tuple[FileDescriptorLike, Callable[[], object]]]:
         """Yield objects to wait for, with their callbacks. Ends of processes are last: messages are read first."""
         yield self._inbox, self._empty_inbox
         slots = [(slot, slot.worker) for slot in self._slots.values() if slot.worker is not None]

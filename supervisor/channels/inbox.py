@@ -8,7 +8,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import Any
+
+from penstock.topology.type_variables import R
 
 #: Wake-ups that are read at a time; fewer mean that the pipe is empty.
 WAKE_UPS = 4096
@@ -55,7 +56,7 @@ def _close(*descriptors: int) -> None:
         os.close(descriptor)
 
 
-def set_answer(answer: Future[Any], function: Callable[[], object]) -> None:
+def set_answer(answer: Future[R], function: Callable[[], R]) -> None:
     """Call a function and pass its result or exception to a waiting caller."""
     try:
         answer.set_result(function())

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import select
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 
 class Readiness:
@@ -17,7 +20,7 @@ class Readiness:
         self._poll = select.poll()
         self._registered: frozenset[int] = frozenset()
 
-    def wait(self, sources: Iterable[Any], timeout_ms: int) -> set[Any]:
+    def wait(self, sources: Iterable[FileDescriptorLike], timeout_ms: int) -> set[FileDescriptorLike]:
         """Return the sources that are readable, or closed at the other end; {} after the timeout.
 
         sources: descriptors, or objects with ``fileno``.

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from ..channels.descriptors import RETRY_SECONDS, is_reserved
 from ..logs.log_floods import bounded_logger
-from .security import REQUESTS_MAX, Receive, Scope, Send
+from .security import REQUESTS_MAX, Message, Receive, Scope, Send
 
 logger = bounded_logger(__name__)
 
@@ -99,7 +99,7 @@ class Connection(HttpToolsProtocol):
         self._end_in(ANSWER_SECONDS)
         has_body = scope["method"] != "HEAD"
 
-        async def send_part(message: Any) -> None:
+        async def send_part(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._writer.holds = has_body and any(name == b"content-length" for name, _ in message["headers"])
             has_more = message.get("more_body", False)

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any
 
 import orjson
 from anyio import CapacityLimiter, to_thread
@@ -23,6 +22,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from penstock.topology.errors import StreamsError
+from penstock.workers.control.messages import ReadStore
 
 from ..logs.log_floods import bounded_logger
 from ..queries.store_routing import Found, QueryError, position_json
@@ -301,7 +301,7 @@ def _carried_out(action: Callable[..., object], body: bytes, _request: Request) 
     return answer(action(**arguments))
 
 
-def _is_windowed(request: Any) -> bool:
+def _is_windowed(request: ReadStore) -> bool:
     return request.time_from is not None or request.time_to is not None
 
 

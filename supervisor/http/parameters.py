@@ -6,7 +6,6 @@ import base64
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from starlette.requests import Request
@@ -17,6 +16,7 @@ from penstock.workers.control.messages import ReadStore
 
 from ..queries.store_changes import Subscribe
 from ..queries.store_routing import QueryError
+from .security import Scope
 
 LIMIT = 100
 LIMIT_MAX = 10_000
@@ -62,7 +62,7 @@ def decoded(part: str) -> str:
         raise _not_text(part) from None
 
 
-def decoded_query(scope: Mapping[str, Any]) -> list[tuple[str, str]]:
+def decoded_query(scope: Scope) -> list[tuple[str, str]]:
     """Return names and values of a request's query; raises QueryError if they are not UTF-8."""
     query = scope["query_string"].decode("latin-1")
     try:

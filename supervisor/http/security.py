@@ -13,9 +13,10 @@ import orjson
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
+Message = MutableMapping[str, Any]  # the scope of a request, and what it receives and sends (ASGI)
+Scope = Message
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 #: Longest path with its query string, in bytes: enough for a key and its bounds.

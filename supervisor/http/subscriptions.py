@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import orjson
 from anyio import CapacityLimiter, to_thread
@@ -20,6 +20,7 @@ from ..logs.log_floods import bounded_logger
 from ..queries.change_position import ChangePosition
 from ..queries.store_changes import ShownChange, StoreChanges, Subscribe, Subscription
 from ..queries.store_routing import RETRY_SECONDS, QueryError, position_json
+from .security import Receive, Scope, Send
 
 T = TypeVar("T")
 
@@ -77,7 +78,7 @@ class _Events(StreamingResponse):
         super().__init__(stream.events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
         self._stream = stream
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:

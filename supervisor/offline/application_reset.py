@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
@@ -18,13 +18,13 @@ from penstock.statestore.directory.state_directory import GLOBAL_DIRECTORY, Stat
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
+from penstock.topology.type_variables import R
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 
 from ..source.topology_gate import FACTS_FILE_NAME
 
 TIMEOUT_SECONDS = 30.0
 LOOK_SECONDS = 0.5
-Found = TypeVar("Found")
 #: Suffixes of the names of internal topics.
 INTERNAL = ("-changelog", "-repartition", "-subscription-registration-topic", "-subscription-response-topic")
 
@@ -233,7 +233,7 @@ class ApplicationReset:
             for partition, answer in asked.items()
         }
 
-    def _ask(self, what: str, question: Callable[[], object]) -> Any:
+    def _ask(self, what: str, question: Callable[[], R]) -> R:
         try:
             return question()
         except KafkaException as error:
@@ -243,7 +243,7 @@ class ApplicationReset:
             ) from error
 
 
-def _looks(look: Callable[[], Found], seconds: float) -> Iterator[Found]:
+def _looks(look: Callable[[], R], seconds: float) -> Iterator[R]:
     """Yield what look() returns, at least once, again and again until this time (s) has passed."""
     deadline = time.monotonic() + seconds
     yield look()

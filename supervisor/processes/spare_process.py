@@ -10,7 +10,7 @@ import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import InitVar, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from penstock.clients.log_context import PrefixedLogger
 from penstock.workers.control.messages import Shutdown, ThreadControl
@@ -21,6 +21,9 @@ from .endings import explanation
 from .restore_listeners import RestoreListeners
 from .worker import Worker
 from .worker_process import PipeControl, Prepare, SpareReady, TakeOver, WorkerSpec, WorkerTarget, show_in_ps
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 #: How long all stream threads must have run, and have kept up with their input, before the spare process starts, in ms:
 #: it uses CPU time when the application is idle, and a short-lived application never has one.
@@ -145,7 +148,7 @@ class SpareProcess:
         except OSError as error:
             self._do_without(f"cannot be started: {error}")
 
-    def sources(self) -> Iterator[tuple[Any, Callable[[], object]]]:
+    def sources(self) -> Iterator[tuple[FileDescriptorLike, Callable[[], object]]]:
         """Yield objects to wait for, with their callbacks: see Supervisor."""
         worker = self._worker
         if worker is None:

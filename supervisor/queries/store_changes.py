@@ -20,6 +20,7 @@ from penstock.topology.errors import StreamsError
 from penstock.topology.query.isolation_level import IsolationLevel
 from penstock.topology.query.position import Position, merged
 from penstock.topology.records import TopicPartition
+from penstock.topology.type_variables import R
 from penstock.workers.control.messages import Command, CommandResult, DescribeChangelog, ReadStore, ShowChanges
 from penstock.workers.queries.store_answers import ChangelogView, Row
 
@@ -172,7 +173,7 @@ def _positions(
     return dict(start.offsets)
 
 
-def patiently(action: Callable[[], object]) -> Any:
+def patiently(action: Callable[[], R]) -> R:
     """Return the result of an action, repeated for a limited time after errors that allow it. Raises QueryError."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import connection
 from pathlib import Path
 
 import psutil
@@ -21,6 +20,7 @@ from worker_targets import puppet
 
 from penstock.clients.log_context import PrefixedLogger
 from penstock.supervisor.application_state import ApplicationState as State
+from penstock.supervisor.channels.readiness import Readiness
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.processes.spare_process import BEHIND_MS, KILLED_MS, NO_SLOT, QUIET_MS, SpareProcess
 from penstock.supervisor.processes.worker import Worker
@@ -101,7 +101,7 @@ def test_a_spare_process_that_was_ended_gets_no_more_requests() -> None:
         clock.now_ms += QUIET_MS
     sources = dict(spare.sources())
     assert len(sources) > 2, "its output, its control and its end"
-    assert connection.wait(list(sources), PATIENCE_SECONDS)
+    assert Readiness().wait(sources, int(PATIENCE_SECONDS * 1000))
     spare.end()
     for act in sources.values():
         act()
