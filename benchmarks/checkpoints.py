@@ -30,6 +30,7 @@ from benchmarks.scenarios import SCENARIOS
 from benchmarks.systems import Penstock, broker
 from penstock.statestore.checkpoints.fitness import ChangelogNow
 from penstock.statestore.checkpoints.manifest import Manifest, StoredStore
+from penstock.statestore.checkpoints.transfer_messages import Report
 from penstock.statestore.checkpoints.transfer_process import TransferProcess
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.errors import PenstockError
@@ -95,9 +96,9 @@ def replay(path: Path, rows: int, value_bytes: int) -> float:
     return spent
 
 
-def transfer(job: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+def transfer(job: dict[str, Any]) -> tuple[float, Report]:
     """Return the seconds of a transfer, and its last report."""
-    reports: list[dict[str, Any]] = []
+    reports: list[Report] = []
     began = time.perf_counter()
     TransferProcess(job).run(reports.append)
     return time.perf_counter() - began, reports[-1]
@@ -139,7 +140,7 @@ def load(folder: Path, rows: int, value_bytes: int) -> None:
         }
         seconds, report = transfer(job)
     print(f"load and verification of {size / 1e9:.2f} GB: {seconds:.1f} s, {size / 1e6 / seconds:.0f} MB/s")
-    loaded = RocksDBStore(Path(report["directory"]) / "rows")
+    loaded = RocksDBStore(Path(report["loaded"]["directory"]) / "rows")
     assert loaded.committed_offset() == offset, "another state"
     loaded.close()
 

@@ -11,9 +11,9 @@ import os
 import sys
 import threading
 import time
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+
+from typing_extensions import Unpack
 
 from penstock.topology.errors import PenstockError
 
@@ -22,6 +22,7 @@ from .file_hashes import FileHashes
 from .fitness import ChangelogNow, unfit
 from .manifest import decode
 from .task_checkpoints import TaskCheckpoints, UploadTooLateError
+from .transfer_messages import LoadJob, Report, UploadJob
 
 #: Uploads leave the processor to stream threads.
 UPLOAD_NICENESS = 10
@@ -38,7 +39,7 @@ class Reports:
         self._bytes = 0
         self._last = time.monotonic()
 
-    def write(self, **result: object) -> None:
+    def write(self, **result: Unpack[Report]) -> None:
         """Write a line."""
         sys.stdout.write(json.dumps(result) + "\n")
         sys.stdout.flush()
@@ -51,7 +52,7 @@ class Reports:
             self.write(bytes=self._bytes)
 
 
-def upload(job: dict[str, Any], reports: Reports) -> None:
+def upload(job: UploadJob, reports: Reports) -> None:
     """Upload the files of a RocksDB checkpoint."""
     os.nice(UPLOAD_NICENESS)
     began = time.monotonic()
@@ -60,10 +61,18 @@ def upload(job: dict[str, Any], reports: Reports) -> None:
     checkpoints = TaskCheckpoints(Bucket(job["uri"], manifest.application_id), manifest.task)
     done = checkpoints.upload(manifest, directory, hashes, job["keep"], lambda: time.monotonic() - began, reports.count)
     hashes.save()
-    reports.write(uploaded=asdict(done))
+    reports.write(
+        uploaded={
+            "name": done.name,
+            "total_bytes": done.total_bytes,
+            "sent_bytes": done.sent_bytes,
+            "written": done.written,
+            "deleted": done.deleted,
+        }
+    )
 
 
-def load(job: dict[str, Any], reports: Reports) -> None:
+def load(job: LoadJob, reports: Reports) -> None:
     """Load the newest checkpoint that fits into a directory."""
     changelogs = {name: ChangelogNow(**values) for name, values in job["changelogs"].items()}
     checkpoints = TaskCheckpoints(Bucket(job["uri"], job["application_id"]), job["task"])
@@ -87,15 +96,16 @@ def load(job: dict[str, Any], reports: Reports) -> None:
             else:
                 offsets = {name: store.offset for name, store in manifest.stores.items()}
                 reports.write(
-                    loaded=found.name,
-                    directory=str(target),
-                    offsets=offsets,
-                    total_bytes=manifest.total_bytes,
-                    time_ms=manifest.time_ms,
+                    loaded={
+                        "name": found.name,
+                        "directory": str(target),
+                        "offsets": offsets,
+                        "total_bytes": manifest.total_bytes,
+                        "time_ms": manifest.time_ms,
+                    }
                 )
                 return
         reports.write(skipped=found.name, reason=reason)
-    reports.write(nothing=True)
 
 
 def end_with_parent() -> None:

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+
+from .transfer_messages import Report
 
 #: A process that reports nothing for this long is ended, in seconds: requests are repeated for shorter.
 SILENCE_SECONDS = 300.0
@@ -38,7 +39,7 @@ class TransferProcess:
         )
         self._job = json.dumps(job)
 
-    def run(self, on_report: Callable[[dict[str, Any]], None]) -> None:
+    def run(self, on_report: Callable[[Report], None]) -> None:
         """Send the job, and call on_report with each result until the process ends.
 
         Raises TransferFailedError if it failed, was ended, or was silent for too long.
@@ -51,7 +52,7 @@ class TransferProcess:
                 process.stdin.write(self._job + "\n")
                 process.stdin.flush()
             while line := self._next_line(process.stdout.readline):
-                report = json.loads(line)
+                report: Report = json.loads(line)
                 error = report.get("error", error)
                 on_report(report)
             code = process.wait()

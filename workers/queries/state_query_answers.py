@@ -21,9 +21,7 @@ from .store_answers import PartitionResults, absent
 from .store_reads import StoreReader, check_readable
 
 
-def answer_request(
-    request: StateQueryRequest, reader: StoreReader, rows_max: int | None = None
-) -> PartitionResults:
+def answer_request(request: StateQueryRequest, reader: StoreReader, rows_max: int | None = None) -> PartitionResults:
     """Return the answers of the tasks here that have the store. Raises UnknownStateStoreError.
 
     Tasks that are being restored and standby tasks answer, too, unless the request requires active ones. rows_max: of a
@@ -79,9 +77,7 @@ def _of_global(request: StateQueryRequest, reader: StoreReader, rows_max: int | 
     return _run(request, store, position, "the global task", rows_max)
 
 
-def _of_task(
-    request: StateQueryRequest, task: Task, reader: StoreReader, rows_max: int | None
-) -> QueryResult:
+def _of_task(request: StateQueryRequest, task: Task, reader: StoreReader, rows_max: int | None) -> QueryResult:
     active = task.kind == "task"
     if request.is_require_active and not (active and task.state is TaskState.RUNNING):
         role = "an active" if active else "a standby"

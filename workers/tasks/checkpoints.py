@@ -28,6 +28,7 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.statestore.checkpoints.fitness import ChangelogNow, facts_of_stores
 from penstock.statestore.checkpoints.manifest import InputPosition, Manifest, StoredStore
+from penstock.statestore.checkpoints.transfer_messages import LoadJob, LoadResult, Report, UploadJob, UploadResult
 from penstock.statestore.checkpoints.transfer_process import TransferFailedError, TransferProcess
 from penstock.statestore.directory.state_directory import STORES_DIRECTORY, TRANSFERS_DIRECTORY, has_stores
 from penstock.statestore.stores.state_store import StateStore
@@ -89,14 +90,14 @@ class CheckpointFigures:
 
 @dataclass(slots=True)
 class _Transfer:
-    """A pending transfer. asked: completed with it; process: once it runs; loaded: the report of a finished load."""
+    """A pending transfer. asked: completed with it; process: once it runs; loaded, uploaded: its result."""
 
     began_ms: int
     asked: Future[None] | None = None
     process: TransferProcess | None = None
     cancelled: bool = False
-    loaded: dict[str, Any] | None = None
-    uploaded: dict[str, Any] | None = None
+    loaded: LoadResult | None = None
+    uploaded: UploadResult | None = None
     arrived_bytes: int = 0
     total_bytes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -209,7 +210,7 @@ class Checkpoints:
         except (StreamsError, OSError) as error:
             self._failed(of.task_id, str(error))
             return
-        job = {
+        job: UploadJob = {
             "kind": "upload",
             "uri": self.settings.uri,
             "manifest": manifest.encode().decode(),
@@ -260,8 +261,8 @@ class Checkpoints:
             processor_metadata={key: value for key, value in times.items() if not key.startswith(TOPIC_MARK)},
         )
 
-    def _upload(self, task_id: TaskId, transfer: _Transfer, job: Mapping[str, Any], work: int) -> None:
-        def note(report: dict[str, Any]) -> None:
+    def _upload(self, task_id: TaskId, transfer: _Transfer, job: UploadJob, work: int) -> None:
+        def note(report: Report) -> None:
             transfer.arrived_bytes = report.get("bytes", transfer.arrived_bytes)
             transfer.uploaded = report.get("uploaded", transfer.uploaded)
 
@@ -299,7 +300,7 @@ class Checkpoints:
             self.settings.interval_ms // 1000,
         )
 
-    def _run(self, transfer: _Transfer, job: Mapping[str, object], on_report: Callable[[dict[str, Any]], None]) -> None:
+    def _run(self, transfer: _Transfer, job: Mapping[str, object], on_report: Callable[[Report], None]) -> None:
         with transfer.lock:
             if transfer.cancelled:
                 raise TransferFailedError("it was cancelled")
@@ -326,8 +327,8 @@ class Checkpoints:
         transfer.asked.result()
         return {} if transfer.loaded is None else self._put_in_place(of, transfer, transfer.loaded)
 
-    def _put_in_place(self, of: Restorable, transfer: _Transfer, loaded: Mapping[str, Any]) -> dict[str, int]:
-        self._tried.setdefault(of.task_id, set()).add(loaded["loaded"])
+    def _put_in_place(self, of: Restorable, transfer: _Transfer, loaded: LoadResult) -> dict[str, int]:
+        self._tried.setdefault(of.task_id, set()).add(loaded["name"])
         target = of.directory / STORES_DIRECTORY
         try:
             if target.exists():
@@ -349,20 +350,20 @@ class Checkpoints:
         self._log.info(
             "Loaded checkpoint %s of task %s: %.1f MiB in %.1f s, taken %d s ago; its changelogs are replayed "
             "from there",
-            loaded["loaded"],
+            loaded["name"],
             of.task_id,
             figures.loaded_bytes / MIB,
             figures.load_ms / 1000,
             (self._clock.wall_clock_ms() - loaded["time_ms"]) // 1000,
         )
-        return dict(loaded["offsets"])
+        return loaded["offsets"]
 
     def _load(self, of: Restorable, transfer: _Transfer) -> None:
         """Ask the brokers about the changelogs, and load a checkpoint; the reason of a failure is logged."""
         directory = of.directory / TRANSFERS_DIRECTORY / _LOAD
         seen = False
 
-        def note(report: dict[str, Any]) -> None:
+        def note(report: Report) -> None:
             nonlocal seen
             transfer.arrived_bytes = report.get("bytes", transfer.arrived_bytes)
             if "loading" in report:
@@ -375,7 +376,7 @@ class Checkpoints:
                 name, reason = report["skipped"], report["reason"]
                 self._log.warning("Checkpoint %s of task %s is not used: %s", name, of.task_id, reason)
             elif "loaded" in report:
-                transfer.loaded = report
+                transfer.loaded = report["loaded"]
 
         reason = "no checkpoint fits"
         try:
@@ -391,7 +392,7 @@ class Checkpoints:
         if transfer.loaded is None and not transfer.cancelled:
             self._log.info("Restoring task %s from its changelog: %s", of.task_id, reason)
 
-    def _load_job(self, of: Restorable, directory: Path) -> dict[str, object]:
+    def _load_job(self, of: Restorable, directory: Path) -> LoadJob:
         return {
             "kind": "load",
             "uri": self.settings.uri,
