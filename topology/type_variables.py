@@ -1,4 +1,4 @@
-"""Type variables: keys and values of streams, tables and stores, of results, and of the other side of a join.
+"""The type variables of keys, values and results.
 
 Without parameters they are Any.
 """
