@@ -489,10 +489,11 @@ def of_transactions(talk: Talk) -> None:
             talk.ask("AddOffsetsToTxn", **me, group_id=group)
         talk.ask("TxnOffsetCommit", **me, group_id=group, topics=parts(topic, 0, committed_offset=5 + number))
         positions(talk, group, topic)
-        ended = talk.ask("EndTxn", **me, committed=committed)
+        end: Body = {**me, "committed": committed}
+        ended = talk.ask("EndTxn", **end)
         if new(talk):
             me |= {"producer_id": ended.producer_id, "producer_epoch": ended.producer_epoch}
-        eventually(lambda: settled(talk, group, topic), "the transaction is complete")
+        eventually(lambda: settled(talk, group, topic, end), "the transaction is complete")
         positions(talk, group, topic)
         read_on(talk, topic, isolation_level=1)
     talk.ask("EndTxn", **me, committed=True)
@@ -543,8 +544,11 @@ def positions(talk: Talk, group: str, topic: str, keep: bool = True, stable: boo
     return talk.ask("OffsetFetch", keep=keep, group_id=group, topics=asked, require_stable=stable)
 
 
-def settled(talk: Talk, group: str, topic: str) -> bool:
-    """True if neither the offsets nor the partition have an open transaction: markers are written a moment later."""
+def settled(talk: Talk, group: str, topic: str, end: Body) -> bool:
+    """True if neither offsets, partition nor coordinator have an open transaction: markers are written a moment later.
+
+    end: the request that ended it, which the coordinator refuses to repeat until it has heard that they are written.
+    """
     body: Body = {
         "groups": [{"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}],
         "require_stable": True,
@@ -555,7 +559,9 @@ def settled(talk: Talk, group: str, topic: str) -> bool:
         for level in (0, 1)
     ]
     uncommitted, committed = (end.topics[0].partitions[0].offset for end in ends)
-    return bool(offsets.error_code == 0 and uncommitted == committed)
+    if offsets.error_code or uncommitted != committed:
+        return False
+    return bool(talk.ask("EndTxn", keep=False, **end).error_code == 0)
 
 
 @conversation
