@@ -39,27 +39,25 @@ from tests.s3_server import s3_server
 TOPIC, TOPIC_ID = "app-rows-changelog", "0a" * 16
 FACTS: dict[str, Any] = {"version": 1, "subtopologies": {}, "stores": {}, "internal_topics": {}}
 BATCH = 1_000
-#: Sixty times as often as by default: a run lasts for less than a minute.
-INTERVAL_MS = 10_000
 #: Many rows, which change all the time; long enough for several checkpoints.
 SCENARIO = replace(next(each for each in SCENARIOS if each.name == "windowed-count"), times=8)
 
 
 class Checkpointing(Penstock):
-    """Penstock with checkpoints in a directory. bucket: that directory."""
+    """Penstock with checkpoints in a directory. bucket: that directory. interval_ms: between those of a task."""
 
     name = "with checkpoints"
 
-    def __init__(self, bucket: Path) -> None:
+    def __init__(self, bucket: Path, interval_ms: int) -> None:
         super().__init__()
-        self._bucket = bucket
+        self._bucket, self._interval_ms = bucket, interval_ms
 
     @property
     def config(self) -> Mapping[str, str]:
         """Its settings."""
         return {
             "penstock.checkpoint.uri": f"file://{self._bucket}",
-            "penstock.checkpoint.interval.ms": str(INTERVAL_MS),
+            "penstock.checkpoint.interval.ms": str(self._interval_ms),
         }
 
     def manifests(self) -> int:
@@ -145,11 +143,14 @@ def load(folder: Path, rows: int, value_bytes: int) -> None:
     loaded.close()
 
 
-def throughput(folder: Path, records: int, rounds: int) -> None:
-    """Print the rates with and without checkpoints. Raises BenchmarkError if there were none, or results are wrong."""
+def throughput(folder: Path, records: int, rounds: int, interval: int) -> None:
+    """Print the rates with and without checkpoints. Raises BenchmarkError if there were none, or results are wrong.
+
+    interval: between checkpoints of a task, in seconds.
+    """
     bucket = folder / "bucket"
     bucket.mkdir()
-    checkpointing = Checkpointing(bucket)
+    checkpointing = Checkpointing(bucket, interval * 1000)
     with broker("checkpoints", folder) as servers:
         in_turn = Rounds(rounds)
         results = Bench(servers, Workload(records, CODEC), folder, [Plain(), checkpointing]).run([SCENARIO], in_turn)
@@ -163,7 +164,7 @@ def throughput(folder: Path, records: int, rounds: int) -> None:
     )
     print(
         f"{SCENARIO.title}: {without:,.0f} records/s without checkpoints, {with_checkpoints:,.0f} with one each "
-        f"{INTERVAL_MS // 1000} s: {with_checkpoints / without:.3f}"
+        f"{interval} s: {with_checkpoints / without:.3f}"
     )
 
 
@@ -172,15 +173,16 @@ def throughput(folder: Path, records: int, rounds: int) -> None:
 @click.option("--value-bytes", type=click.IntRange(min=1), default=1_000, show_default=True, help="Of each row.")
 @click.option("--records", type=click.IntRange(min=10_000), default=6_000_000, show_default=True, help="Of the count.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Of the count.")
+@click.option("--interval", type=click.IntRange(min=1), default=10, show_default=True, help="Of checkpoints, in s.")
 @click.option("--only", type=click.Choice(["load", "throughput"]), help="One of the two.")
-def main(rows: int, value_bytes: int, records: int, rounds: int, only: str | None) -> None:
+def main(rows: int, value_bytes: int, records: int, rounds: int, interval: int, only: str | None) -> None:
     """Load a store from a checkpoint, and count with and without checkpoints."""
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-checkpoints-") as folder:
             if only != "throughput":
                 load(Path(folder), rows, value_bytes)
             if only != "load":
-                throughput(Path(folder), records, rounds)
+                throughput(Path(folder), records, rounds, interval)
     except (BenchmarkError, PenstockError) as error:
         raise click.ClickException(str(error)) from error
 
