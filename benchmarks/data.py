@@ -18,6 +18,8 @@ from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 from rich.progress import track
 
+from tests.topics import create_topics
+
 SEED = 7
 #: The compression of records, by the loader and by the systems, unless another one is measured.
 CODEC = "lz4"
@@ -309,12 +311,11 @@ def make_producer(bootstrap_servers: str, linger_ms: int = 50, codec: str = CODE
 
 
 def recreate_topic(bootstrap_servers: str, topic: str, partitions: int = PARTITIONS) -> None:
-    """Create an empty topic; raises KafkaException."""
+    """Create an empty topic, and wait until its leaders serve it; raises KafkaException."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
     _delete(admin, [name for name in _topics(admin) if name == topic])
     # The input is dated to 2023: by default a topic keeps a week.
-    new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
-    admin.create_topics([new])[topic].result(ADMIN_TIMEOUT_SECONDS)
+    create_topics(admin, NewTopic(topic, partitions, 1, config={"retention.ms": "-1"}))
 
 
 def delete_topics(admin: AdminClient, prefix: str) -> None:

@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from confluent_kafka.admin import AdminClient, TopicMetadata
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec, TopicMetadata
 
 #: Up to this many times the number of cores, the patience grows with the load.
 LOAD_MAX = 5.0
@@ -34,10 +35,27 @@ def eventually(
 
 
 def wait_for_partitions(admin: AdminClient, topic: str, count: int) -> None:
-    """Wait until the broker shows a new topic or a change with all leaders; it learns of it with a delay."""
+    """Wait until all leaders of a new topic, or of a change, are shown and serve their partitions.
+
+    A broker learns of both with a delay, and shows itself as a leader before it is one: it would refuse the first batch
+    of a producer, and the batches that are in flight behind it would overtake it.
+    """
 
     def is_shown() -> bool:
         found = admin.list_topics(topic, timeout=PATIENCE_SECONDS).topics.get(topic, TopicMetadata()).partitions or {}
         return len(found) == count and all(partition.leader >= 0 for partition in found.values())
 
+    def is_served() -> bool:
+        earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        asked = admin.list_offsets({TopicPartition(topic, number): earliest for number in range(count)})
+        try:
+            for answer in asked.values():
+                answer.result(PATIENCE_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() not in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART):
+                raise
+            return False
+        return True
+
     eventually(is_shown, f"{topic} has {count} partitions with leaders")
+    eventually(is_served, f"the leaders of {topic} serve its partitions")

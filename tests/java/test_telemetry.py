@@ -20,6 +20,7 @@ from tests.java.handover import Handover, Java
 from tests.java.program import Topics
 from tests.java.versions import is_since
 from tests.telemetry_broker import Push, TelemetryBroker, telemetry_broker
+from tests.topics import create_topics
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [
@@ -49,8 +50,7 @@ def topics(broker: TelemetryBroker, request: pytest.FixtureRequest) -> Callable[
     def make(*names: str) -> list[str]:
         made = [f"{re.sub(r'[^a-z_]+', '-', request.node.name)}-{name}" for name in names]
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        for created in admin.create_topics([NewTopic(name, 1, 1) for name in made]).values():
-            created.result(PATIENCE_SECONDS)
+        create_topics(admin, *(NewTopic(name, 1, 1) for name in made))
         return made
 
     return make
@@ -304,8 +304,7 @@ def test_metrics_larger_than_the_broker_takes(
         broker.subscribe("all", metrics="*", interval_ms="200")
         with KafkaStreams(upper_case("in", "out"), config(broker, "large", tmp_path)) as app:
             admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "enable.metrics.push": False})
-            for made in admin.create_topics([NewTopic("in", 1, 1), NewTopic("out", 1, 1)]).values():
-                made.result(PATIENCE_SECONDS)
+            create_topics(admin, NewTopic("in", 1, 1), NewTopic("out", 1, 1))
             app.start()
             eventually(lambda: "the broker takes 1000 (telemetry.max.bytes)" in caplog.text, lambda: caplog.text)
         assert of_application(broker, "large", THREAD) == []

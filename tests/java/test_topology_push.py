@@ -15,7 +15,8 @@ from tests.java.program import Topics
 from tests.java.test_telemetry import java_command
 from tests.java.versions import is_since
 from tests.telemetry_broker import TelemetryBroker
-from tests.waiting import PATIENCE_SECONDS, eventually
+from tests.topics import create_topics
+from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.slow,
@@ -51,8 +52,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PluginBroker]:
 def topics(broker: PluginBroker) -> Callable[..., None]:
     def make(*names: str) -> None:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        for created in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
-            created.result(PATIENCE_SECONDS)
+        create_topics(admin, *(NewTopic(name, 1, 1) for name in names))
 
     make(*INPUTS)
     return make

@@ -15,6 +15,7 @@ from http_client import HttpClient
 
 from penstock import IsolationLevel, Position
 from penstock.supervisor.queries.store_routing import Found, QueryError, Steps, StoreQueries
+from tests.topics import create_topics
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
@@ -142,8 +143,7 @@ def shared(bootstrap_servers: str, tmp_path_factory: pytest.TempPathFactory) -> 
     """An application for requests that change nothing."""
     name = tmp_path_factory.getbasetemp().name + "-bounds"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    for made in admin.create_topics([NewTopic(f"{name}-in", 1, 1), NewTopic(f"{name}-names", 1, 1)]).values():
-        made.result()
+    create_topics(admin, NewTopic(f"{name}-in", 1, 1), NewTopic(f"{name}-names", 1, 1))
     held = Held(bootstrap_servers, name, f"{name}-in", f"{name}-names", tmp_path_factory.mktemp("state"))
     held.produce(("a", "x"))
     with held.running() as streams:

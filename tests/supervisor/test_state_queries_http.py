@@ -29,6 +29,7 @@ from penstock.workers.control.messages import CommandResult
 from penstock.workers.group.streams_metadata import HostInfo
 from penstock.workers.queries.store_answers import PartitionResults, ShownResult, absent
 from tests.manual_clock import ManualClock
+from tests.topics import create_topics
 from tests.waiting import eventually
 
 
@@ -55,8 +56,7 @@ def asked(bootstrap_servers: str, tmp_path_factory: pytest.TempPathFactory) -> I
     """An application with two records of "a" and one of "b", none of them committed; requests change nothing."""
     name = tmp_path_factory.getbasetemp().name + "-queries"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    for made in admin.create_topics([NewTopic(f"{name}-in", 1, 1), NewTopic(f"{name}-names", 1, 1)]).values():
-        made.result()
+    create_topics(admin, NewTopic(f"{name}-in", 1, 1), NewTopic(f"{name}-names", 1, 1))
     held = HeldRows(bootstrap_servers, name, f"{name}-in", f"{name}-names", tmp_path_factory.mktemp("state"))
     with held.running() as streams:
         held.produce(("k", "one"), topic=held.table)

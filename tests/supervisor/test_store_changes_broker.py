@@ -25,6 +25,7 @@ from penstock.supervisor.http import connections, subscriptions
 from penstock.supervisor.queries import store_changes
 from tests.markdown import blocks
 from tests.read_to_end import read_to_end
+from tests.topics import create_topics, delete_topics
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
@@ -542,10 +543,8 @@ def test_a_changelog_that_is_recreated_ends_the_subscription(held: Held) -> None
         held.produce(("a", COMMIT))
         with EventSource(streams.http_port, "/stores/uncached/changes") as source:
             changelog = source.until("position")[0].data["changelog"]
-            for done in admin.delete_topics([changelog]).values():
-                done.result()
-            for made in admin.create_topics([NewTopic(changelog, 1, 1)]).values():
-                made.result()
+            delete_topics(admin, changelog)
+            create_topics(admin, NewTopic(changelog, 1, 1))
             _, end = until_end(source)
         assert end.data["error"]["code"] == "CHANGELOG_RECREATED"
         refused = refusal(streams, "/stores/uncached/changes", **{"Last-Event-ID": str(source.last_id)})
@@ -584,8 +583,7 @@ def shared(bootstrap_servers: str, tmp_path_factory: pytest.TempPathFactory) -> 
     """An application for requests that change nothing."""
     name = tmp_path_factory.getbasetemp().name + "-changes"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    for made in admin.create_topics([NewTopic(f"{name}-in", 1, 1), NewTopic(f"{name}-names", 1, 1)]).values():
-        made.result()
+    create_topics(admin, NewTopic(f"{name}-in", 1, 1), NewTopic(f"{name}-names", 1, 1))
     held = Held(bootstrap_servers, name, f"{name}-in", f"{name}-names", tmp_path_factory.mktemp("state"))
     with held.running() as streams:
         yield streams

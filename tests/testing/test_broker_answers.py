@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -493,7 +494,7 @@ def of_transactions(talk: Talk) -> None:
         ended = talk.ask("EndTxn", **end)
         if new(talk):
             me |= {"producer_id": ended.producer_id, "producer_epoch": ended.producer_epoch}
-        eventually(lambda: settled(talk, group, topic, end), "the transaction is complete")
+        eventually(partial(settled, talk, group, topic, end), "the transaction is complete")
         positions(talk, group, topic)
         read_on(talk, topic, isolation_level=1)
     talk.ask("EndTxn", **me, committed=True)

@@ -1,0 +1,35 @@
+"""Topics of tests: once they are made, their records stay in the order in which they are written."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.read_to_end import read_to_end
+from tests.topics import create_topics, delete_topics
+from tests.waiting import PATIENCE_SECONDS
+
+TOPICS, PARTITIONS, VALUES = 10, 8, 4
+
+
+@pytest.mark.broker
+def test_no_batch_of_a_new_topic_is_refused_and_overtaken(bootstrap_servers: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    topics = [f"ordered-{uuid.uuid4().hex[:8]}" for _ in range(TOPICS)]
+    create_topics(admin, *(NewTopic(topic, PARTITIONS, 1) for topic in topics))
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 0, "batch.num.messages": 1})
+    for topic in topics:
+        for partition in range(PARTITIONS):
+            for value in range(VALUES):
+                producer.produce(topic, b"%d" % value, partition=partition)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    for topic in topics:
+        found = defaultdict(list)
+        for message in read_to_end(bootstrap_servers, topic):
+            found[message.partition()].append(int(message.value() or b""))
+        assert found == {partition: list(range(VALUES)) for partition in range(PARTITIONS)}
+    delete_topics(admin, *topics)
