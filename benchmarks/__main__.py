@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from rich.console import Console
 
 from benchmarks.checks import check_topic
-from benchmarks.data import CODEC, PARTITIONS, Workload, delete_topics, recreate_topic
+from benchmarks.data import CODEC, PARTITIONS, Workload, recreate_topic
 from benchmarks.failover import RECOVERY_SCENARIOS, RecoveryBench
 from benchmarks.idle import IDLE_SCENARIOS
 from benchmarks.measure import BenchmarkError, Measurement, Program, measure
@@ -38,6 +38,7 @@ from benchmarks.spark_jobs import SPARK_SCENARIOS, SparkBench, SparkScenario, pr
 from benchmarks.systems import COMMON_CONFIG, FOR_PEERS, KafkaStreams, Penstock, System, broker, peers
 from penstock.topology.errors import PenstockError
 from penstock.topology.records import TopicPartition
+from tests.topics import delete_topics_of
 
 DEFAULT_RECORDS = 6_000_000
 QUICK_RECORDS = 4_000_000  # the JVM is hardly warm then: this only checks that it runs, in less than two minutes
@@ -206,7 +207,7 @@ class Bench:
         problem = check_topic(self._bootstrap_servers, output, scenario.check(workload))
         if problem:
             raise BenchmarkError(f"wrong output: {problem}")
-        delete_topics(self._admin, name)
+        delete_topics_of(self._admin, name)
         return result
 
     def _properties(self, name: str, scenario: Scenario, system: System, home: Path) -> str:

@@ -18,7 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 from rich.progress import track
 
-from tests.topics import create_topics
+from tests.topics import create_topics, delete_topics, topic_names
 
 SEED = 7
 #: The compression of records, by the loader and by the systems, unless another one is measured.
@@ -313,23 +313,10 @@ def make_producer(bootstrap_servers: str, linger_ms: int = 50, codec: str = CODE
 def recreate_topic(bootstrap_servers: str, topic: str, partitions: int = PARTITIONS) -> None:
     """Create an empty topic, and wait until its leaders serve it; raises KafkaException."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
-    _delete(admin, [name for name in _topics(admin) if name == topic])
+    if topic in topic_names(admin):
+        delete_topics(admin, topic)
     # The input is dated to 2023: by default a topic keeps a week.
     create_topics(admin, NewTopic(topic, partitions, 1, config={"retention.ms": "-1"}))
-
-
-def delete_topics(admin: AdminClient, prefix: str) -> None:
-    """Delete all topics with this prefix, and wait until they are gone; raises KafkaException."""
-    _delete(admin, [name for name in _topics(admin) if name.startswith(prefix)])
-
-
-def _topics(admin: AdminClient) -> list[str]:
-    return list(admin.list_topics(timeout=ADMIN_TIMEOUT_SECONDS).topics)
-
-
-def _delete(admin: AdminClient, names: list[str]) -> None:
-    for future in admin.delete_topics(names).values() if names else ():
-        future.result(ADMIN_TIMEOUT_SECONDS)
 
 
 def stored_records(bootstrap_servers: str, topic: str) -> int:

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from typing_extensions import override
 
-from benchmarks.data import ADMIN_TIMEOUT_SECONDS, PARTITIONS, Workload, delete_topics, recreate_topic
+from benchmarks.data import ADMIN_TIMEOUT_SECONDS, PARTITIONS, Workload, recreate_topic
 from benchmarks.latency import LATENCY_SCENARIOS
 from benchmarks.recovery import (
     SESSION_TIMEOUT_MS,
@@ -29,6 +29,7 @@ from benchmarks.recovery import (
 from benchmarks.rounds import Rounds
 from benchmarks.steady import SteadyWriter, following
 from benchmarks.systems import THREADS, System
+from tests.topics import delete_topics_of
 
 #: Records of each task that must have results before the SIGKILL, twice: at first, and at the feeder's pace. The same
 #: number must follow after it, in addition to those written until then: more than those of a commit interval, which may
@@ -259,5 +260,5 @@ class RecoveryBench:
         source = scenario.prepare(self._bootstrap_servers) or f"{name}-input"
         run = Run(self._bootstrap_servers, system, name, home, source, records=self._workload.records)
         found = scenario.run(run, self._workload)
-        delete_topics(self._admin, name)
+        delete_topics_of(self._admin, name)
         return found

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.checks import CountsCheck, check_topic
-from benchmarks.data import Workload, delete_topics, load_topic, recreate_topic
+from benchmarks.data import Workload, load_topic, recreate_topic
 from benchmarks.driver import BATCH, CACHE_BYTES, INPUT, OUTPUT
 from benchmarks.measure import BenchmarkError, Program, measure
 from benchmarks.systems import COMMON_CONFIG, Penstock, broker
@@ -47,6 +47,7 @@ from penstock.testing.driver_task import Clock, DriverTask
 from penstock.topology.errors import PenstockError
 from penstock.topology.graph.subtopologies import build_whole_topology
 from penstock.topology.records import RawRecord, TopicPartition
+from tests.topics import delete_topics_of
 
 #: Each axis grows by these steps.
 OPERATORS = (1, 3, 10, 30)
@@ -259,7 +260,7 @@ class Cluster:
         problem = check_topic(self.address, f"{name}-output", CountsCheck(workload.counts()))
         if problem:
             raise BenchmarkError(f"{tasks} tasks on {threads} stream threads: wrong output: {problem}")
-        delete_topics(AdminClient({"bootstrap.servers": self.address, "log_level": 3}), name)
+        delete_topics_of(AdminClient({"bootstrap.servers": self.address, "log_level": 3}), name)
         shutil.rmtree(self.directory / name)
         return Step(size, f"{size}", found.cpu_seconds_per_million, found.start_seconds)
 

@@ -26,13 +26,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import topologies
-from benchmarks.data import Workload, delete_topics, recreate_topic
+from benchmarks.data import Workload, recreate_topic
 from benchmarks.scenarios import SCENARIOS, WIDE, Scenario
 from benchmarks.systems import COMMON_CONFIG, broker
 from penstock.kernel.buffers import keep_buffers
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.control.messages import Command, Failed, Report, Shutdown, Status, ThreadSpec
 from penstock.workers.thread.stream_thread import StreamThread
+from tests.topics import delete_topics_of
 
 PROCESS_ID = "8d1dd3a8-9b0b-4f0e-8d1c-3c1f0d6c3d55"  # the id of an application that does not exist
 SAMPLE_SECONDS = 0.002  # of CPU time
@@ -170,7 +171,7 @@ def profile(
     thread = StreamThread.create(getattr(topologies, scenario.topology)(), spec, watch)
     with samples.taken():
         thread.run()
-    delete_topics(AdminClient({"bootstrap.servers": address, "log_level": 3}), name)
+    delete_topics_of(AdminClient({"bootstrap.servers": address, "log_level": 3}), name)
     return watch, samples
 
 

@@ -34,13 +34,14 @@ from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.data import FIRST_TIMESTAMP_MS, delete_topics, recreate_topic
+from benchmarks.data import FIRST_TIMESTAMP_MS, recreate_topic
 from benchmarks.latency import KEYS, RATE, measured
 from benchmarks.measure import BenchmarkError
 from benchmarks.recovery import Instance, Run, running
 from benchmarks.report import PAGE_WIDTH
 from benchmarks.systems import THREADS, Penstock, broker
 from penstock.topology.errors import PenstockError
+from tests.topics import delete_topics_of
 
 PERCENTILES = (50, 99)
 #: Reads in flight at a time, each with its own connection.
@@ -229,7 +230,7 @@ def latencies(
             runs.append(steady.ages)
             shown = ", ".join(f"p{p} {percentile(steady.ages, p):.2f} ms" for p in PERCENTILES)
             console.print(f"round {number + 1}, {way}: {shown}")
-            delete_topics(AdminClient({"bootstrap.servers": servers, "log_level": 3}), run.name)
+            delete_topics_of(AdminClient({"bootstrap.servers": servers, "log_level": 3}), run.name)
     return found, rates
 
 

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.data import FIRST_TIMESTAMP_MS, Workload, delete_topics, load_topic
+from benchmarks.data import FIRST_TIMESTAMP_MS, Workload, load_topic
 from benchmarks.measure import BenchmarkError
 from benchmarks.recovery import Run, running
 from benchmarks.report import PAGE_WIDTH
@@ -29,6 +29,7 @@ from benchmarks.sink_topologies import DSN_VARIABLE, TABLE
 from benchmarks.systems import THREADS, Penstock, broker
 from penstock.topology.errors import PenstockError
 from tests.postgres_server import PostgresDatabase, postgres_server
+from tests.topics import delete_topics_of
 
 MODES = ("append", "upsert")
 console = Console(stderr=True)
@@ -71,7 +72,7 @@ def write(servers: str, directory: Path, workload: Workload, mode: str, database
         seconds = time.monotonic() - begin
         program.look()
         cpu = program.cpu_seconds - cpu
-    delete_topics(AdminClient({"bootstrap.servers": servers, "log_level": 3}), name)
+    delete_topics_of(AdminClient({"bootstrap.servers": servers, "log_level": 3}), name)
     check(workload, mode, database)
     written = workload.records - first
     return Written(written / seconds, cpu / written * 1e6)

@@ -35,7 +35,7 @@ from rich.table import Table
 
 from benchmarks import topologies
 from benchmarks.checks import CountsCheck, check_topic
-from benchmarks.data import PARTITIONS, WINDOW_MS, Workload, delete_topics, load_topic, make_producer, recreate_topic
+from benchmarks.data import PARTITIONS, WINDOW_MS, Workload, load_topic, make_producer, recreate_topic
 from benchmarks.measure import BenchmarkError
 from benchmarks.report import PAGE_WIDTH
 from benchmarks.spark_jobs import run_by_hand, spark_version, state_count
@@ -44,6 +44,7 @@ from penstock.pipeline import SparkStreams
 from penstock.pipeline.java.java_runtime import find_java
 from penstock.pipeline.session.spark_session import spark_session
 from penstock.topology.errors import PenstockError
+from tests.topics import delete_topics_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -125,7 +126,7 @@ def empty_batches(servers: str, master: str, directory: Path) -> Sequence[Mappin
             found = [dict(each) for each in query.recentProgress]
     finally:
         spark.stop()
-    delete_topics(AdminClient({"bootstrap.servers": servers, "log_level": 3}), name)
+    delete_topics_of(AdminClient({"bootstrap.servers": servers, "log_level": 3}), name)
     return [each for each in found[EMPTY_WARM_UP:] if not each["numInputRows"]]
 
 
@@ -276,7 +277,7 @@ def run_way(way: str, setting: Setting) -> Run:
         raise BenchmarkError(f"{way}: wrong output: {problem}")
     stored = sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
     shutil.rmtree(checkpoint)
-    delete_topics(AdminClient({"bootstrap.servers": servers, "log_level": 3}), name)
+    delete_topics_of(AdminClient({"bootstrap.servers": servers, "log_level": 3}), name)
     timed = progress[1:]
     cpu_seconds = processes.cpu_seconds(_started(timed[0]), _started(timed[-1]) + PARTS[0].ms(timed[-1]) / 1000)
     return Run(timed, processes.highest_rss, cpu_seconds, stored)

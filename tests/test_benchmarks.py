@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient
 from benchmarks import latency, measure, topologies
 from benchmarks.__main__ import Bench, _chosen, main
 from benchmarks.checks import Check, CountsCheck, RowsCheck, SumsCheck, sum_of_rows
-from benchmarks.data import REPORT_EVERY_MS, WINDOW_MS, Workload, delete_topics, recreate_topic
+from benchmarks.data import REPORT_EVERY_MS, WINDOW_MS, Workload, recreate_topic
 from benchmarks.failover import RECOVERY_SCENARIOS
 from benchmarks.hot_loop import Watch as HotLoopWatch
 from benchmarks.latency import Ages, Clockwork
@@ -42,6 +42,7 @@ from penstock.testing import TopologyTestDriver
 from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import Status
 from tests.examples import examples
+from tests.topics import delete_topics_of
 from tests.waiting import PATIENCE_SECONDS, wait_for_partitions
 
 pytestmark = pytest.mark.medium
@@ -193,7 +194,7 @@ def test_recreating_an_input_keeps_the_input_with_a_longer_name(bootstrap_server
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     wait_for_partitions(admin, name, 1)  # once it is known, no earlier operation is pending
     assert f"{name}0" in admin.list_topics(timeout=PATIENCE_SECONDS).topics
-    delete_topics(admin, name)
+    delete_topics_of(admin, name)
 
 
 WITH_DICTS = PenstockDicts.scenarios or ()
@@ -367,7 +368,7 @@ def test_a_failed_run_keeps_its_logs_but_not_its_state(bootstrap_servers: str, t
         with pytest.raises(BenchmarkError), running(run):
             raise BenchmarkError("wrong")
     finally:
-        delete_topics(AdminClient({"bootstrap.servers": bootstrap_servers}), run.name)
+        delete_topics_of(AdminClient({"bootstrap.servers": bootstrap_servers}), run.name)
     assert [path.name for path in tmp_path.iterdir()] == ["log-0"]
 
 

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from typing_extensions import Unpack
@@ -61,15 +62,7 @@ def upload(job: UploadJob, reports: Reports) -> None:
     checkpoints = TaskCheckpoints(Bucket(job["uri"], manifest.application_id), manifest.task)
     done = checkpoints.upload(manifest, directory, hashes, job["keep"], lambda: time.monotonic() - began, reports.count)
     hashes.save()
-    reports.write(
-        uploaded={
-            "name": done.name,
-            "total_bytes": done.total_bytes,
-            "sent_bytes": done.sent_bytes,
-            "written": done.written,
-            "deleted": done.deleted,
-        }
-    )
+    reports.write(uploaded=asdict(done))
 
 
 def load(job: LoadJob, reports: Reports) -> None:

@@ -31,16 +31,6 @@ class LoadJob(TypedDict):
     now_ms: int
 
 
-class UploadResult(TypedDict):
-    """See task_checkpoints.Uploaded."""
-
-    name: str
-    total_bytes: int
-    sent_bytes: int
-    written: bool
-    deleted: int
-
-
 class LoadResult(TypedDict):
     """A checkpoint is in a directory. offsets: of the changelogs by store; time_ms: when it was taken."""
 
@@ -52,10 +42,12 @@ class LoadResult(TypedDict):
 
 
 class Report(TypedDict, total=False):
-    """bytes: how many have arrived; loading, skipped: the name of a checkpoint; reason: why it is skipped."""
+    """bytes: how many have arrived; uploaded: an Uploaded as a dict; loading, skipped: the name of a checkpoint;
+    reason: why it is skipped.
+    """
 
     bytes: int
-    uploaded: UploadResult
+    uploaded: dict[str, Any]
     loading: str
     total_bytes: int
     skipped: str

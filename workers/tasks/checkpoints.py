@@ -28,7 +28,8 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.statestore.checkpoints.fitness import ChangelogNow, facts_of_stores
 from penstock.statestore.checkpoints.manifest import InputPosition, Manifest, StoredStore
-from penstock.statestore.checkpoints.transfer_messages import LoadJob, LoadResult, Report, UploadJob, UploadResult
+from penstock.statestore.checkpoints.task_checkpoints import Uploaded
+from penstock.statestore.checkpoints.transfer_messages import LoadJob, LoadResult, Report, UploadJob
 from penstock.statestore.checkpoints.transfer_process import TransferFailedError, TransferProcess
 from penstock.statestore.directory.state_directory import STORES_DIRECTORY, TRANSFERS_DIRECTORY, has_stores
 from penstock.statestore.stores.state_store import StateStore
@@ -97,7 +98,7 @@ class _Transfer:
     process: TransferProcess | None = None
     cancelled: bool = False
     loaded: LoadResult | None = None
-    uploaded: UploadResult | None = None
+    uploaded: Uploaded | None = None
     arrived_bytes: int = 0
     total_bytes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -264,7 +265,8 @@ class Checkpoints:
     def _upload(self, task_id: TaskId, transfer: _Transfer, job: UploadJob, work: int) -> None:
         def note(report: Report) -> None:
             transfer.arrived_bytes = report.get("bytes", transfer.arrived_bytes)
-            transfer.uploaded = report.get("uploaded", transfer.uploaded)
+            if "uploaded" in report:
+                transfer.uploaded = Uploaded(**report["uploaded"])
 
         try:
             self._run(transfer, job, note)
@@ -280,14 +282,14 @@ class Checkpoints:
         self._uploaded_work[task_id] = work
         figures, now_ms = self.figures[task_id], self._clock.monotonic_ms()
         figures.last_ms, figures.upload_ms = now_ms, now_ms - transfer.began_ms
-        figures.total_bytes, figures.uploads = done["total_bytes"], figures.uploads + 1
-        figures.sent_bytes += done["sent_bytes"]
+        figures.total_bytes, figures.uploads = done.total_bytes, figures.uploads + 1
+        figures.sent_bytes += done.sent_bytes
         self._log.info(
             "Uploaded checkpoint %s of task %s: %.1f MiB, %.1f MiB of them new, in %.1f s",
-            done["name"],
+            done.name,
             task_id,
-            done["total_bytes"] / MIB,
-            done["sent_bytes"] / MIB,
+            done.total_bytes / MIB,
+            done.sent_bytes / MIB,
             figures.upload_ms / 1000,
         )
 
