@@ -169,7 +169,9 @@ cdef class Type:
                     PyDict_SetItem(items, key, part.read(source))
 
     cdef bint is_shortest(self, Input *source) noexcept:
-        """Go past a value; return whether write() writes the same bytes for what read() reads. It is only for has_one_form."""
+        """Go past a value of a Type that has_one_form; return whether write() writes the same bytes for what read()
+        reads.
+        """
         cdef int64_t number
         cdef float narrow
         cdef Type part

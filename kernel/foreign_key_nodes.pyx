@@ -168,7 +168,8 @@ cdef class ForeignTableJoin(JoinedTable):
     """Sends a change of the right table of a foreign-key join to all its subscribers; see ForeignTableJoinProcessor.
 
     prefix(key): what the keys of its subscriptions begin with. scan(prefix): these rows, (row key, (subscription,
-    timestamp)). primary_serde, primary_from_bytes: of the keys of left rows, see KeyReader. response: the type of responses. skips_older, dropped: as in other nodes.
+    timestamp)). primary_serde, primary_from_bytes: of the keys of left rows, see KeyReader. response: the type
+    of responses. skips_older, dropped: as in other nodes.
     """
 
     cdef object prefix, scan, dropped

@@ -664,9 +664,10 @@ cdef class Source(Node):
     """The source of one topic.
 
     to_key, to_value: read bytes; keys_may_be_none, values_may_be_none: whether they are called for None, too. A Rewriter
-    as to_key leaves keys as bytes; unread: the Serde's, if some keys may stay the bytes they are; reader: for both. failed(message, key, timestamp, error): raises, or the record is
-    dropped; timestamp None: it could not be read. invalid(message, key, value): raises for a negative
-    timestamp. value_serde: if the value goes on as its own serde has read it.
+    as to_key leaves keys as bytes; unread: the Serde's, if some keys may stay the bytes they are; reader: for both.
+    failed(message, key, timestamp, error): raises, or the record is dropped; timestamp None: it could not be read.
+    invalid(message, key, value): raises for a negative timestamp. value_serde: if the value goes on as its own serde
+    has read it.
     """
 
     cdef object to_key, to_value, failed, invalid, value_serde

@@ -81,13 +81,13 @@ class CompiledSource:
         read_key: Any = direct(to_key)
         rewrite: Any = key_serde.rewrite
         unread = key_serde.unread
-        if not self.extracts_timestamps and (rewrite or unread) and only_bytes(child, key_serde):
+        if self.extracts_timestamps or not only_bytes(child, key_serde):
+            rewrite = unread = None
+        if rewrite is not None or unread is not None:
             reader = KeyReader(key_serde, to_key)
-            if rewrite is not None:
-                read_key = rewrite.copy()
-                read_key.known = child.known_keys(key_serde)  # reading JSON, say, takes longer than to find a known key
-        else:
-            unread = None
+        if rewrite is not None:
+            read_key = rewrite.copy()
+            read_key.known = child.known_keys(key_serde)  # reading JSON, say, takes longer than to find a known key
         source = Source(
             task,
             self.name,
