@@ -7,8 +7,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec, TopicMetadata
+
+from penstock.clients.errors import ErrorCode
 
 #: Up to this many times the number of cores, the patience grows with the load.
 LOAD_MAX = 5.0
@@ -52,7 +54,7 @@ def wait_for_partitions(admin: AdminClient, topic: str, count: int) -> None:
             for answer in asked.values():
                 answer.result(PATIENCE_SECONDS)
         except KafkaException as error:
-            if error.args[0].code() not in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART):
+            if not ErrorCode(error.args[0].code()).retriable:
                 raise
             return False
         return True

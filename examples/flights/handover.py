@@ -21,16 +21,16 @@ from itertools import islice
 from pathlib import Path
 
 import click
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from examples.flights import dataset, loader, topics
-from examples.flights.progress import REQUEST_TIMEOUT_SECONDS, ProgressReader
+from examples.flights.progress import ProgressReader, partitions_of
 from examples.flights.verify import verify
 from penstock import KafkaStreams, StreamsConfig
+from penstock.clients.cluster.admin import KafkaAdmin
+from penstock.clients.network_settings import network_settings
 from penstock.dev.dev_broker import DevBroker
-from penstock.supervisor.offline.application_reset import listed_offset
 from penstock.supervisor.source.config_loader import load_config
+from penstock.workers.tasks.partition_offsets import PartitionOffsets
 
 TOPOLOGY = "examples.flights.topology:build_for_both"
 CONFIG_FILE = Path(__file__).with_name("penstock.toml")
@@ -54,7 +54,6 @@ class HandoverDemo:
         self._directory = directory
         self._checkpoint = directory / "checkpoint"
         self._kill = kill
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
 
     def run(self) -> bool:
         """Run all parts; return True if the results equal those of plain Python."""
@@ -134,17 +133,10 @@ class HandoverDemo:
 
     def _changelog_ends(self) -> int:
         """Return the sum of the ends of all changelogs."""
-        found = self._admin.list_topics(timeout=REQUEST_TIMEOUT_SECONDS).topics
         prefix = f"{self.config['application.id']}-"
-        partitions = [
-            TopicPartition(name, number)
-            for name, topic in found.items()
-            if name.startswith(prefix) and name.endswith("-changelog")
-            for number in topic.partitions
-        ]
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = self._admin.list_offsets(dict.fromkeys(partitions, latest))
-        return sum(listed_offset(answer.result(REQUEST_TIMEOUT_SECONDS)) for answer in asked.values())
+        with contextlib.closing(KafkaAdmin(network_settings({"bootstrap.servers": self._servers}))) as admin:
+            changelogs = partitions_of(admin, lambda topic: topic.startswith(prefix) and topic.endswith("-changelog"))
+            return sum(PartitionOffsets(admin, committed_only=False).end_offsets(changelogs).values())
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:

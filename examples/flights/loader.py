@@ -9,12 +9,12 @@ from typing import Any
 
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 from rich.progress import track
 
 from examples.flights import dataset, topics
+from penstock import StreamsConfig
+from penstock.cli.topics import Topics
 
 ADMIN_TIMEOUT_SECONDS = 30.0
 FLUSH_TIMEOUT_SECONDS = 60.0
@@ -74,7 +74,7 @@ SOURCES: dict[str, Callable[[], Iterable[Keyed]]] = {
 def load(bootstrap_servers: str) -> int:
     """Create all topics of the example and fill the inputs; return how many records that took.
 
-    Raises KafkaException if a topic cannot be created or written.
+    Raises StreamsError if a topic cannot be created, KafkaException if it cannot be written.
     """
     create_topics(bootstrap_servers)
     produce(bootstrap_servers, SOURCES)
@@ -112,14 +112,9 @@ def produce(bootstrap_servers: str, sources: Mapping[str, Callable[[], Iterable[
 
 def create_topics(bootstrap_servers: str) -> None:
     """Create the topics that do not exist yet."""
-    admin = AdminClient({**QUIET, "bootstrap.servers": bootstrap_servers})
-    wanted = [NewTopic(t.name, t.partitions, config=t.config) for t in (*topics.INPUTS, *topics.ANSWERS)]
-    for future in admin.create_topics(wanted).values():
-        try:
-            future.result(ADMIN_TIMEOUT_SECONDS)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
+    cluster = Topics(StreamsConfig({"bootstrap.servers": bootstrap_servers}))
+    for topic in (*topics.INPUTS, *topics.ANSWERS):
+        cluster.create([topic.name], topic.partitions, None, topic.config)
 
 
 def loaded_rows(bootstrap_servers: str) -> dict[str, int]:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
-
+from penstock.clients.cluster.admin import Admin, KafkaAdmin
 from penstock.clients.group.offsets_reader import GroupOffsetsReader
 from penstock.clients.network_settings import network_settings
-from penstock.supervisor.offline.application_reset import listed_offset
-from penstock.topology import records
+from penstock.topology.records import TopicPartition
+from penstock.workers.tasks.partition_offsets import PartitionOffsets
 
-REQUEST_TIMEOUT_SECONDS = 10.0
-#: Errors for a topic that is still being created.
-JUST_CREATED = (
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-)
+TIMEOUT_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +33,10 @@ class ProgressReader:
     """Reads the progress of a group through its input topics and its own repartition topics, without joining it."""
 
     def __init__(self, bootstrap_servers: str, application_id: str, inputs: Iterable[str]) -> None:
-        settings: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers, "log_level": 3}
+        network = network_settings({"bootstrap.servers": bootstrap_servers})
         with ExitStack() as clients:
-            self._admin = clients.enter_context(AdminClient(settings))
-            # Not librdkafka's: see GroupOffsetsReader.
-            self._offsets = clients.enter_context(
-                GroupOffsetsReader(application_id, network_settings({"bootstrap.servers": bootstrap_servers}))
-            )
+            self._admin = clients.enter_context(closing(KafkaAdmin(network)))
+            self._offsets = clients.enter_context(GroupOffsetsReader(application_id, network))
             self._close = clients.pop_all().close  # an open client would complain when the demo stops its broker
         self._group = application_id
         self._inputs = frozenset(inputs)
@@ -59,35 +48,27 @@ class ProgressReader:
         self._close()
 
     def read(self) -> Progress:
-        """Read both from the broker; raises KafkaException or StreamsError if it does not respond.
+        """Read both from the broker; raises StreamsError if it does not respond.
 
         It reads the committed offsets first, then the ends. A commit follows all resulting writes. So if the numbers
         read in this order are equal, no record is in flight in any topic.
         """
-        partitions = self._partitions()
-        committed = self._offsets.committed([records.TopicPartition(p.topic, p.partition) for p in partitions])
-        sums = _sum_by_topic((p.topic, at.offset if at else 0) for p, at in committed.items())
-        try:
-            return Progress(sums, self._available(partitions))
-        except KafkaException as error:
-            if error.args[0].code() not in JUST_CREATED:
-                raise
-            return Progress(sums, {})
-
-    def _partitions(self) -> list[TopicPartition]:
-        topics = self._admin.list_topics(timeout=REQUEST_TIMEOUT_SECONDS).topics
-        chosen = [name for name in topics if name in self._inputs or self._is_repartition_topic(name)]
-        return [TopicPartition(name, number) for name in chosen for number in topics[name].partitions]
-
-    def _is_repartition_topic(self, name: str) -> bool:
-        return name.startswith(f"{self._group}-") and name.endswith("-repartition")
-
-    def _available(self, partitions: list[TopicPartition]) -> dict[str, int]:
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        ends = self._admin.list_offsets(dict.fromkeys(partitions, latest))
-        return _sum_by_topic(
-            (p.topic, listed_offset(future.result(REQUEST_TIMEOUT_SECONDS))) for p, future in ends.items()
+        partitions = partitions_of(self._admin, self._is_read)
+        committed = self._offsets.committed(partitions)
+        ends = PartitionOffsets(self._admin, committed_only=False).end_offsets(partitions)
+        return Progress(
+            _sum_by_topic((p.topic, at.offset if at else 0) for p, at in committed.items()),
+            _sum_by_topic((p.topic, end) for p, end in ends.items()),
         )
+
+    def _is_read(self, topic: str) -> bool:
+        return topic in self._inputs or (topic.startswith(f"{self._group}-") and topic.endswith("-repartition"))
+
+
+def partitions_of(admin: Admin, is_wanted: Callable[[str], bool]) -> list[TopicPartition]:
+    """Return the partitions of all topics whose name is wanted."""
+    counts = admin.describe(None, TIMEOUT_MS).partition_counts
+    return [TopicPartition(name, number) for name in counts if is_wanted(name) for number in range(counts[name])]
 
 
 def _sum_by_topic(offsets: Iterable[tuple[str, int]]) -> dict[str, int]:

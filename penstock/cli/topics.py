@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from penstock.clients.writing.writer import BY_KEY, Lost, Writer
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.workers.queries.record_lines import Record
+from penstock.workers.tasks.partition_offsets import OFFSET_BEGINNING, PartitionOffsets
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 
 #: Time limit for one response from the brokers.
@@ -100,7 +101,15 @@ class Topics:
                 f"{', '.join(sorted(missing))}: created on {self.servers}, but not all partitions have a leader after "
                 f"{READY_SECONDS:.0f} s. Do all brokers run?"
             )
+        self._wait_until_served(names)
         return created
+
+    def _wait_until_served(self, names: Collection[str]) -> None:
+        """Wait until the leaders answer: they are shown before, and would refuse the first records of a writer."""
+        with closing(self._supplier.get_admin(_CLIENT_ID)) as admin:
+            offsets = PartitionOffsets(admin, committed_only=False)
+            partitions = [partition for name in names for partition in offsets.partitions_of(name)]
+            offsets.offsets_at(dict.fromkeys(partitions, OFFSET_BEGINNING), READY_SECONDS)
 
     def list(self, internal: bool = False) -> list[TopicSummary]:
         """Return all topics by name; internal: Kafka's own too, whose names begin with ``__``."""

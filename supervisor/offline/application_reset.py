@@ -5,32 +5,31 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient
 
+from penstock.clients.cluster.admin import answered
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.statestore.directory.state_directory import GLOBAL_DIRECTORY, StateDirectory
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
 from penstock.topology.type_variables import R
+from penstock.workers.tasks.partition_offsets import OFFSET_BEGINNING, OFFSET_END, PartitionOffsets
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 
 from ..source.topology_gate import FACTS_FILE_NAME
 
 TIMEOUT_SECONDS = 30.0
+TIMEOUT_MS = int(TIMEOUT_SECONDS * 1000)
 LOOK_SECONDS = 0.5
 #: Suffixes of the names of internal topics.
 INTERNAL = ("-changelog", "-repartition", "-subscription-registration-topic", "-subscription-response-topic")
-
-
-#: The result of "the first record since …" if there is none.
-NO_RECORD = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +65,16 @@ class ApplicationReset:
         self.application_id: str = config["application.id"]
         self.state = Path(config["state.dir"]) / self.application_id
         self._config = config
-        supplier = KafkaClientSupplier(config)
-        self._admin: AdminClient = supplier.get_admin_client(f"{self.application_id}-reset")
-        self._group = supplier.get_offsets_reader(f"{self.application_id}-reset", int(TIMEOUT_SECONDS * 1000))
+        supplier, client_id = KafkaClientSupplier(config), f"{self.application_id}-reset"
+        with ExitStack() as clients:
+            self._group = clients.enter_context(closing(supplier.get_offsets_reader(client_id, TIMEOUT_MS)))
+            self._admin = clients.enter_context(closing(supplier.get_admin(client_id)))
+            self._librdkafka: AdminClient = supplier.get_admin_client(client_id)  # for requests of no other client
+            self._close = clients.pop_all().close
 
     def close(self) -> None:
         """Close the clients."""
-        self._group.close()
+        self._close()
 
     def __enter__(self) -> ApplicationReset:
         return self
@@ -102,10 +104,9 @@ class ApplicationReset:
         """Return the planned changes of the input topics' offsets, by topic and partition."""
         partitions = self._partitions(topics)
         committed = self._group.committed(partitions)
-        first = self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-        end = self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        first, end = self._offsets(partitions, OFFSET_BEGINNING), self._offsets(partitions, OFFSET_END)
         if target.since_ms is not None:
-            found = self._offsets(partitions, OffsetSpec.for_timestamp(target.since_ms))
+            found = self._offsets(partitions, target.since_ms)
             wanted = {p: offset if offset >= 0 else end[p] for p, offset in found.items()}
         elif target.shift is not None:
             at = {p: None if committed[p] is None else committed[p].offset for p in partitions}  # type: ignore[union-attr]
@@ -125,7 +126,7 @@ class ApplicationReset:
         """Return the application's internal topics, and those to keep because they look like another group's."""
         topics = self._topics()
         mine = [t for t in sorted(topics) if t.startswith(f"{self.application_id}-") and t.endswith(INTERNAL)]
-        listed = self._ask("the groups", lambda: self._admin.list_consumer_groups().result(TIMEOUT_SECONDS))
+        listed = self._ask("the groups", lambda: self._librdkafka.list_consumer_groups().result(TIMEOUT_SECONDS))
         others = [
             f"{group.group_id}-"
             for group in listed.valid
@@ -157,7 +158,7 @@ class ApplicationReset:
         asked = ConsumerGroupTopicPartitions(self.application_id, partitions)
         done = self._ask(
             f"the offsets of group {self.application_id}",
-            lambda: self._admin.alter_consumer_group_offsets([asked])[self.application_id].result(TIMEOUT_SECONDS),
+            lambda: self._librdkafka.alter_consumer_group_offsets([asked])[self.application_id].result(TIMEOUT_SECONDS),
         )
         failed = [f"{p.topic}-{p.partition}: {p.error}" for p in done.topic_partitions if p.error is not None]
         if failed:
@@ -166,7 +167,7 @@ class ApplicationReset:
     def delete_group(self) -> None:
         """Delete the group with its offsets, if there is one; raises StreamsError if the brokers refuse it."""
         try:
-            self._admin.delete_consumer_groups([self.application_id])[self.application_id].result(TIMEOUT_SECONDS)
+            self._librdkafka.delete_consumer_groups([self.application_id])[self.application_id].result(TIMEOUT_SECONDS)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
                 raise StreamsError(
@@ -182,7 +183,7 @@ class ApplicationReset:
         if not topics:
             return
         failed = []
-        for topic, future in self._admin.delete_topics(list(topics)).items():
+        for topic, future in self._librdkafka.delete_topics(list(topics)).items():
             try:
                 future.result(TIMEOUT_SECONDS)
             except KafkaException as error:
@@ -211,8 +212,8 @@ class ApplicationReset:
     # -- helpers
 
     def _topics(self) -> dict[str, int]:
-        found = self._ask("the topics", lambda: self._admin.list_topics(timeout=TIMEOUT_SECONDS).topics)
-        return {name: len(topic.partitions) for name, topic in found.items()}
+        with answered("The topics of the cluster could not be listed"):
+            return self._admin.describe(None, TIMEOUT_MS).partition_counts
 
     def _partitions(self, topics: Collection[str]) -> list[TopicPartition]:
         counts = self._topics()
@@ -221,17 +222,9 @@ class ApplicationReset:
             raise MissingSourceTopicError(f"There is no topic {', '.join(missing)}: check the names and the cluster.")
         return [TopicPartition(topic, number) for topic in sorted(topics) for number in range(counts[topic])]
 
-    def _offsets(self, partitions: Collection[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
-        if not partitions:
-            return {}
-        asked = self._admin.list_offsets({ClientPartition(*partition): spec for partition in partitions})
-        return {
-            TopicPartition(partition.topic, partition.partition): self._ask(
-                f"an offset of {partition.topic}-{partition.partition}",
-                lambda answer=answer: listed_offset(answer.result(TIMEOUT_SECONDS), by_time=True),  # type: ignore[misc]
-            )
-            for partition, answer in asked.items()
-        }
+    def _offsets(self, partitions: Collection[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+        offsets = PartitionOffsets(self._admin, committed_only=False)
+        return offsets.offsets_at(dict.fromkeys(partitions, timestamp), TIMEOUT_SECONDS)
 
     def _ask(self, what: str, question: Callable[[], R]) -> R:
         try:
@@ -251,16 +244,3 @@ def _looks(look: Callable[[], R], seconds: float) -> Iterator[R]:
         time.sleep(LOOK_SECONDS)
         yield look()
 
-
-def listed_offset(answer: Any, by_time: bool = False) -> int:
-    """Return the offset of a ListOffsetsResultInfo; NO_RECORD only if it was requested by time.
-
-    Raises KafkaException (_TRANSPORT, so that callers retry) if there is none: when a broker disconnects during the
-    request, librdkafka 2.16 returns offset -1001 without an error. As the end of a changelog, this offset would make an
-    empty store count as restored.
-    """
-    offset = int(answer.offset)
-    if offset < 0 and not (by_time and offset == NO_RECORD):
-        reason = f"the broker went away before it had answered (offset {offset})"
-        raise KafkaException(KafkaError(KafkaError._TRANSPORT, reason))
-    return offset
