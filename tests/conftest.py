@@ -33,6 +33,8 @@ from tests.waiting import PATIENCE_FACTOR
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
 #: Seconds a process may take to end after its test, before it counts as leaked.
 END_GRACE_SECONDS = 5.0 * PATIENCE_FACTOR
+#: How many more files a test may leave open. A client that is collected later has some ten.
+DESCRIPTORS_MAX = 40
 #: Set in many containers. Then each of some thousand processes would compile all of Penstock, and pytest all tests.
 NO_BYTECODE_VARIABLE = "PYTHONDONTWRITEBYTECODE"
 #: Helper processes of multiprocessing, which live as long as the process that first used them.
@@ -192,6 +194,15 @@ def no_process_left_behind() -> Iterator[None]:
         process.kill()
     psutil.wait_procs(left)
     assert not left, f"processes left behind: {descriptions}"
+
+
+@pytest.fixture(autouse=True)
+def no_descriptors_left_behind() -> Iterator[None]:
+    """Fail a test that leaves many open files; the caches of libraries may keep some."""
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    left = len(os.listdir("/proc/self/fd")) - before
+    assert left <= DESCRIPTORS_MAX, f"{left} open files are left behind"
 
 
 def _children() -> set[int]:

@@ -166,3 +166,5 @@ class SparkStores:
         """Close all stores."""
         for store in self.by_name.values():
             store.close()
+        for image in self._images.values():
+            image.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -105,6 +107,26 @@ def pages_of(store: StoreBuilder, messages: list[RawRecord]) -> list[tuple[bytes
         stores.commit()
         stores.close()
     return list(stored_rows((number, data) for (_, number), data in sorted(state.blobs.items())))
+
+
+@pytest.mark.parametrize(("store", "key", "value"), CASES, ids=lambda each: getattr(each, "kind", None))
+def test_closed_stores_hold_no_files(store: StoreBuilder, key: bytes, value: bytes, tmp_path: Path) -> None:
+    """Nothing waits for the garbage collector: an executor's process runs thousands of tasks."""
+    state = MemoryState(tmp_path)
+
+    def files_after_a_task() -> int:
+        output = SparkOutput()
+        stores = SparkStores({"store": store}, TaskContext(TaskId(0, 3), CONFIG, output), output.images, state, None)
+        output.log_change("store", key, value, None)
+        stores.commit()
+        stores.close()
+        return len(os.listdir("/proc/self/fd"))
+
+    gc.disable()
+    try:
+        assert files_after_a_task() == files_after_a_task() == files_after_a_task()
+    finally:
+        gc.enable()
 
 
 SOON, LATER = (1_000).to_bytes(8, "big"), (90_000).to_bytes(8, "big")
