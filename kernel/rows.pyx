@@ -273,6 +273,15 @@ cdef inline int order_of(PyObject *left, PyObject *right) noexcept nogil:
     return order if order else (left_size > right_size) - (left_size < right_size)
 
 
+def write_batch(rows, put, delete):
+    """Call put(key, row) for each (key, row), and delete(key) where the row is None."""
+    for key, row in rows:
+        if row is None:
+            delete(key)
+        else:
+            put(key, row)
+
+
 def after(bytes prefix not None):
     """Return the first key after all keys with this prefix; None if there is none (Kafka: BytesUtils.increment)."""
     cdef Py_ssize_t size = PyBytes_GET_SIZE(prefix)
