@@ -894,7 +894,10 @@ cdef class LatestRows:
         return fetched
 
     cpdef list values(self, bytes key, int64_t time_from, int64_t time_to, decode):
-        """Return (time, decode(row)) of a record key's rows in order, None if some may be on disk."""
+        """Return (time, decode(row)) of a record key's rows in order, None if some may be on disk.
+
+        decode: None for the rows themselves.
+        """
         if not self.knows(time_from):
             return None
         cdef TimedRows rows = <TimedRows>self.by_key.get(key)
@@ -903,7 +906,8 @@ cdef class LatestRows:
         if rows is not None:
             i = rows.place(time_from, -INT64_MAX)
             while i < rows.count and rows.rows[i].at.time <= time_to:
-                found.append((rows.rows[i].at.time, decode(data_of(rows.rows + i))))
+                data = data_of(rows.rows + i)
+                found.append((rows.rows[i].at.time, data if decode is None else converted(decode, data)))
                 i += 1
         return found
 
