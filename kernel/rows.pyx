@@ -1062,6 +1062,7 @@ cdef class ChangedRows:
             Py_XDECREF(self.rows[i].held)
             Py_DECREF(<object>self.rows[i].headers)
             Py_DECREF(<object>self.rows[i].message)
+            Py_XDECREF(self.rows[i].data)
         free(self.rows)
 
     cdef int make_room(self, Py_ssize_t count) except -1:
@@ -1078,6 +1079,7 @@ cdef class ChangedRows:
         Py_XINCREF(row.held)
         Py_INCREF(<object>row.headers)
         Py_INCREF(<object>row.message)
+        Py_XINCREF(row.data)
         self.rows[self.count] = row[0]
         self.count += 1
 
@@ -1234,18 +1236,21 @@ cdef class StoredEntries:
             self.segments.advance(self.observed)
         return 0
 
-    cdef bytes row_of(self, ChangedRows changes, Py_ssize_t i):
-        """Return the row of a changed entry, which is not deleted, in a store with timestamps."""
-        cdef changed_row *change = changes.rows + i
+    cdef bytes data_of(self, changed_row *change):
+        """Return the bytes of a changed entry's value, which is not deleted, and keep them in the change."""
+        cdef bytes data
         if change.held is NULL:
-            row = PyBytes_FromStringAndSize(NULL, 2 * TIME_BYTES)
-            write_time(PyBytes_AS_STRING(row), change.newest)
-            write_time(PyBytes_AS_STRING(row) + TIME_BYTES, change.number)
-            return row
+            data = PyBytes_FromStringAndSize(NULL, TIME_BYTES)
+            write_time(PyBytes_AS_STRING(data), change.number)
+            return data
         held = <object>change.held
-        if change.is_timed:
-            return timed(change.newest, self.written(held))
-        return timed((<tuple?>held)[1], self.written((<tuple>held)[0]))
+        if self.timestamped and not change.is_timed:
+            held, change.newest = (<tuple?>held)[0], (<tuple>held)[1]
+        data = self.written(held)
+        Py_INCREF(data)
+        Py_XDECREF(change.data)
+        change.data = <PyObject *>data
+        return data
 
     cdef int write_rows(self, ChangedRows changes) except -1:
         cdef int64_t time, timestamp, taken_from = 0, drops_at = 0
@@ -1265,11 +1270,11 @@ cdef class StoredEntries:
                     taken_from, drops_at = self.segments.taken_from, self.segments.drops_at
                 continue
             if self.timestamped:
-                row = self.row_of(changes, i)
-                data = value_of(row, &timestamp)
+                data = self.data_of(change)
+                timestamp = change.newest
+                row = timed(timestamp, data)
             else:
-                held = changes.held(i)
-                row = data = None if held is None else self.written(held)
+                row = data = None if change.held is <PyObject *>None else self.data_of(change)
             if self.segments is None:
                 self.changelog.write(key, data, timestamp)
                 self.buffer.set(key, row)
