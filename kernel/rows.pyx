@@ -1242,11 +1242,10 @@ cdef class StoredEntries:
         if change.held is NULL:
             data = PyBytes_FromStringAndSize(NULL, TIME_BYTES)
             write_time(PyBytes_AS_STRING(data), change.number)
-            return data
-        held = <object>change.held
-        if self.timestamped and not change.is_timed:
-            held, change.newest = (<tuple?>held)[0], (<tuple>held)[1]
-        data = self.written(held)
+        elif self.timestamped and not change.is_timed:
+            data, change.newest = self.written((<tuple?><object>change.held)[0]), (<tuple><object>change.held)[1]
+        else:
+            data = self.written(<object>change.held)
         Py_INCREF(data)
         Py_XDECREF(change.data)
         change.data = <PyObject *>data
