@@ -499,6 +499,7 @@ cdef class CellTable:
         cdef Cell cell
         changes.make_room(most)
         changes.times = self.times
+        change.data = NULL
         while changes.count < most:
             cell = <Cell>self.links[self.links[CHANGED].after].cell
             change.key, change.time, change.second = <PyObject *>cell.key, cell.time, cell.second

@@ -189,6 +189,7 @@ cdef struct changed_row:
     int64_t timestamp
     PyObject *headers
     PyObject *message
+    PyObject *data  # the bytes of held, once StoredEntries.write has written them; NULL otherwise
 
 
 cdef class ChangedRows:
@@ -217,6 +218,6 @@ cdef class StoredEntries:
     cdef object held(self, bytes row)
     cdef object held_value(self, bytes row, int64_t *time)
     cdef bytes written(self, held)
-    cdef bytes row_of(self, ChangedRows changes, Py_ssize_t i)
+    cdef bytes data_of(self, changed_row *change)
     cdef int advance(self) except -1
     cdef int write_rows(self, ChangedRows changes) except -1

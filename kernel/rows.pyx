@@ -273,6 +273,15 @@ cdef inline int order_of(PyObject *left, PyObject *right) noexcept nogil:
     return order if order else (left_size > right_size) - (left_size < right_size)
 
 
+def write_batch(rows, put, delete):
+    """Call put(key, row) for each (key, row), and delete(key) where the row is None."""
+    for key, row in rows:
+        if row is None:
+            delete(key)
+        else:
+            put(key, row)
+
+
 def after(bytes prefix not None):
     """Return the first key after all keys with this prefix; None if there is none (Kafka: BytesUtils.increment)."""
     cdef Py_ssize_t size = PyBytes_GET_SIZE(prefix)
@@ -885,7 +894,10 @@ cdef class LatestRows:
         return fetched
 
     cpdef list values(self, bytes key, int64_t time_from, int64_t time_to, decode):
-        """Return (time, decode(row)) of a record key's rows in order, None if some may be on disk."""
+        """Return (time, decode(row)) of a record key's rows in order, None if some may be on disk.
+
+        decode: None for the rows themselves.
+        """
         if not self.knows(time_from):
             return None
         cdef TimedRows rows = <TimedRows>self.by_key.get(key)
@@ -894,7 +906,8 @@ cdef class LatestRows:
         if rows is not None:
             i = rows.place(time_from, -INT64_MAX)
             while i < rows.count and rows.rows[i].at.time <= time_to:
-                found.append((rows.rows[i].at.time, decode(data_of(rows.rows + i))))
+                data = data_of(rows.rows + i)
+                found.append((rows.rows[i].at.time, data if decode is None else converted(decode, data)))
                 i += 1
         return found
 
@@ -1049,6 +1062,7 @@ cdef class ChangedRows:
             Py_XDECREF(self.rows[i].held)
             Py_DECREF(<object>self.rows[i].headers)
             Py_DECREF(<object>self.rows[i].message)
+            Py_XDECREF(self.rows[i].data)
         free(self.rows)
 
     cdef int make_room(self, Py_ssize_t count) except -1:
@@ -1065,6 +1079,7 @@ cdef class ChangedRows:
         Py_XINCREF(row.held)
         Py_INCREF(<object>row.headers)
         Py_INCREF(<object>row.message)
+        Py_XINCREF(row.data)
         self.rows[self.count] = row[0]
         self.count += 1
 
@@ -1221,18 +1236,20 @@ cdef class StoredEntries:
             self.segments.advance(self.observed)
         return 0
 
-    cdef bytes row_of(self, ChangedRows changes, Py_ssize_t i):
-        """Return the row of a changed entry, which is not deleted, in a store with timestamps."""
-        cdef changed_row *change = changes.rows + i
+    cdef bytes data_of(self, changed_row *change):
+        """Return the bytes of a changed entry's value, which is not deleted, and keep them in the change."""
+        cdef bytes data
         if change.held is NULL:
-            row = PyBytes_FromStringAndSize(NULL, 2 * TIME_BYTES)
-            write_time(PyBytes_AS_STRING(row), change.newest)
-            write_time(PyBytes_AS_STRING(row) + TIME_BYTES, change.number)
-            return row
-        held = <object>change.held
-        if change.is_timed:
-            return timed(change.newest, self.written(held))
-        return timed((<tuple?>held)[1], self.written((<tuple>held)[0]))
+            data = PyBytes_FromStringAndSize(NULL, TIME_BYTES)
+            write_time(PyBytes_AS_STRING(data), change.number)
+        elif self.timestamped and not change.is_timed:
+            data, change.newest = self.written((<tuple?><object>change.held)[0]), (<tuple><object>change.held)[1]
+        else:
+            data = self.written(<object>change.held)
+        Py_INCREF(data)
+        Py_XDECREF(change.data)
+        change.data = <PyObject *>data
+        return data
 
     cdef int write_rows(self, ChangedRows changes) except -1:
         cdef int64_t time, timestamp, taken_from = 0, drops_at = 0
@@ -1252,11 +1269,11 @@ cdef class StoredEntries:
                     taken_from, drops_at = self.segments.taken_from, self.segments.drops_at
                 continue
             if self.timestamped:
-                row = self.row_of(changes, i)
-                data = value_of(row, &timestamp)
+                data = self.data_of(change)
+                timestamp = change.newest
+                row = timed(timestamp, data)
             else:
-                held = changes.held(i)
-                row = data = None if held is None else self.written(held)
+                row = data = None if change.held is <PyObject *>None else self.data_of(change)
             if self.segments is None:
                 self.changelog.write(key, data, timestamp)
                 self.buffer.set(key, row)

@@ -235,7 +235,8 @@ class FlushedChanges:
         size_ms: int,
         window_end: Callable[[int], int] | None,
         read: Callable[[Any], Any] | None,
-        bytes_serde: object,
+        value_serde: object,
+        holds_bytes: bool,
         timestamped: bool,
         keeps_headers: bool,
     ) -> None: ...

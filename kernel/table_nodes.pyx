@@ -779,7 +779,8 @@ cdef class FlushedChanges:
     """Passes the changes of a cached table on when the cache is flushed; see StateStore.send_changes.
 
     form: of the cache's keys, see the enum; size_ms, window_end: of windows, see Cells. read(held value): None where it
-    is the value itself. bytes_serde: see Cells. timestamped: whether a row is (value, timestamp). headers: whether they go on.
+    is the value itself. value_serde: None if its bytes depend on the topic. holds_bytes: whether held values are its bytes.
+    timestamped: whether a row is (value, timestamp). headers: whether they go on.
     """
 
     cdef RecordContext task
@@ -788,15 +789,15 @@ cdef class FlushedChanges:
     cdef KeyReader reader
     cdef int form
     cdef int64_t size_ms
-    cdef object window_end, read, bytes_serde
-    cdef bint timestamped, keeps_headers
+    cdef object window_end, read, value_serde
+    cdef bint holds_bytes, timestamped, keeps_headers
 
     def __init__(self, RecordContext task not None, name, Node child not None, key_serde, decode_key, int form, int64_t size_ms,
-                 window_end, read, bytes_serde, bint timestamped, bint keeps_headers):
+                 window_end, read, value_serde, bint holds_bytes, bint timestamped, bint keeps_headers):
         self.task, self.name, self.child = task, name, child
         self.reader = KeyReader(key_serde, decode_key)
         self.form, self.size_ms, self.window_end = form, size_ms, window_end
-        self.read, self.bytes_serde = read, bytes_serde
+        self.read, self.value_serde, self.holds_bytes = read, value_serde, holds_bytes
         self.timestamped, self.keeps_headers = timestamped, keeps_headers
 
     cdef Key key(self, const changed_row *change):
@@ -844,9 +845,10 @@ cdef class FlushedChanges:
             new = held if held is None or self.read is None else converted(self.read, held)
             if old is not None and self.read is not None:
                 old = converted(self.read, old)
-            if self.bytes_serde is not None:
-                task.written_value, task.written_serde, task.written_data = new, self.bytes_serde, held
-            else:
+            if self.value_serde is None:
                 task.written_value = None
+            else:
+                task.written_value, task.written_serde = new, self.value_serde
+                task.written_data = <object>change.data if change.data is not NULL else held if self.holds_bytes else None
             deliver_change(self.child, key, new, old, True, at, headers)
         task.at = at_before

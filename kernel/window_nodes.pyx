@@ -788,7 +788,7 @@ cdef class JoinRows:
     cdef int add(self, key, value, int64_t timestamp, headers) except -1:
         """Add a value, which is not None."""
         cdef bytes row_key = key_bytes_of(key, self.key_serde, self.encode_key)
-        cdef bytes data = <bytes?>(value if self.encode is None else self.encode(value))
+        cdef bytes data = <bytes?>(value if self.encode is None else converted(self.encode, value))
         cdef int64_t sequence = (self.segments.sequence + 1) & SEQUENCE_MAX
         cdef bytes log_key = log_key_of(row_key, timestamp, sequence, SEQUENCE_BYTES)
         self.segments.sequence = sequence

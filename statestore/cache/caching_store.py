@@ -131,7 +131,7 @@ class CachingStore(StateStore):
 
     @override
     def send_changes(self, name: str, child: Node, send_old_values: bool) -> bool:
-        cells, timestamped = self.cells(), self.builder.kind in TIMESTAMPED
+        cells, timestamped, value_serde = self.cells(), self.builder.kind in TIMESTAMPED, self.serdes.value_serde
         self._changes = FlushedChanges(
             self.task,
             name,
@@ -142,7 +142,8 @@ class CachingStore(StateStore):
             cells.size_ms,
             cells.window_end,
             direct(cells.read),
-            cells.bytes_serde,
+            value_serde if value_serde.serializer else None,
+            cells.bytes_serde is not None,
             timestamped,
             # In the format with headers a session's result has those of the stored aggregate, which has none.
             timestamped or not self.builder.headers_format,

@@ -28,7 +28,7 @@ from rocksdict import (
 )
 from typing_extensions import override
 
-from penstock.kernel.rows import DiskRows, LatestRows, RowBuffer, in_order, next_rows, read_rows
+from penstock.kernel.rows import DiskRows, LatestRows, RowBuffer, in_order, next_rows, read_rows, write_batch
 from penstock.topology.errors import ProcessorStateError
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, merge
@@ -349,11 +349,7 @@ class RocksDBStore(BytesStore):
         put, delete = batch.put, batch.delete
         for start, end in self._deleted_ranges:
             batch.delete_range(start, end)
-        for key, value in rows:
-            if value is None:
-                delete(key)
-            else:
-                put(key, value)
+        write_batch(rows, put, delete)
         if offset is not None:
             put(OFFSET_KEY, _number.pack(offset), self._offsets_handle)
         for name, number in marks.items():

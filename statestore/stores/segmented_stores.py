@@ -203,7 +203,7 @@ class TaskWindowStore(SegmentedStore):
             serdes.key_serde,
             serdes.direct_key,
             direct(serdes.encode_value),
-            serdes.decode_value,
+            direct(serdes.decode_value),
             headers_logged(builder)[0],
             segments,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import uuid
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import SerializationError, ValueAndTimestamp
-from penstock.kernel.codecs import TimestampedDecoder
+from penstock.kernel.codecs import TimestampedDecoder, checked_json
 from penstock.kernel.conversions import Guarded
 from penstock.topology.serdes import codecs
 
@@ -55,6 +56,14 @@ def test_a_row_with_a_timestamp_is_read_as_by_python(data: bytes, timestamp: int
     assert decode(None) is None
     with pytest.raises(ValueError, match="at least 8 bytes, not 7"):
         decode(b"1234567")
+
+
+def test_a_null_is_found_wherever_it_begins() -> None:
+    """Blocks of several sizes are searched, and the last one overlaps the one before."""
+    for size in range(140):
+        for data in [b"n" * size, *(b"n" * at + b"null" + b"ul" * (size - at) for at in range(size))]:
+            write = checked_json({math.inf: data}.__getitem__, lambda *_: b"again", True)
+            assert write(math.inf) == (b"again" if b"null" in data else data)
 
 
 def test_errors_of_a_serdes_function_are_refused_with_the_value() -> None:

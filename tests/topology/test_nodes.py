@@ -41,7 +41,7 @@ from penstock.topology.context.task_context import TaskContext
 from penstock.topology.graph.subtopologies import build_whole_topology
 from penstock.topology.records import RawRecord, SentRecord, TaskId
 from penstock.topology.run.compiled import compile_topology
-from penstock.topology.serdes.serdes import as_serde
+from penstock.topology.serdes.serdes import PlainSerde, as_serde
 from tests.topology.only_functions import only_functions
 
 CASES = Path(__file__).parents[1] / "goldens" / "cases"
@@ -361,6 +361,29 @@ def test_the_first_value_of_a_reduction_is_a_copy_of_the_records_value(
             driver.create_input_topic("in", Serdes.string(), Serdes.json()).pipe_input("k", {"n": 1})
         assert driver.create_output_topic("changed").read_values_to_list() == [{"n": 1, "seen": True}] * 2
         assert driver.create_output_topic("same").read_values_to_list() == [{"n": 1}] * 2
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
+def test_a_value_is_serialized_once_for_its_row_its_changelog_and_its_sink(cache_bytes: int) -> None:
+    written: list[str] = []
+
+    def encode(value: str) -> bytes:
+        written.append(value)
+        return value.encode()
+
+    serde = PlainSerde[str]("texts", encode, bytes.decode, exact_type=str)
+    builder = StreamsBuilder()
+    records = builder.stream("in", key_serde=Serdes.string(), value_serde=serde)
+    longest = records.group_by_key().reduce(lambda old, new: max(old, new, key=len), store="longest", value_serde=serde)
+    longest.to_stream().to("out", key_serde=Serdes.string(), value_serde=serde)
+    with TopologyTestDriver(builder.build(), {"statestore.cache.max.bytes": cache_bytes}) as driver:
+        source = driver.create_input_topic("in", Serdes.string(), Serdes.string())
+        source.pipe_input("a", "long")
+        written.clear()  # the cache has written the first value to know its size
+        source.pipe_input("a", "longer")
+        assert written == ["longer"]
+        rows = driver.create_output_topic("out", Serdes.string(), Serdes.string()).read_values_to_list()
+        assert (rows, driver.get_key_value_store("longest").get("a")) == (["long", "longer"], "longer")
 
 
 @pytest.mark.parametrize("merged", [False, True], ids=["of the source", "behind a merge"])

@@ -195,14 +195,14 @@ class Cells(NamedTuple):
 class WindowRows(NamedTuple):
     """The rows of a window store with duplicates, for the kernel's nodes: JoinWindow in kernel/window_nodes.pyx.
 
-    key_serde, encode_key, encode_value, decode_value: between objects that are not None and bytes; the first two
-    functions are None if they are the same. log_headers: whether the changelog gets the record's headers.
+    key_serde, encode_key, encode_value, decode_value: between objects that are not None and bytes; a function is None
+    if they are the same. log_headers: whether the changelog gets the record's headers.
     """
 
     key_serde: Serde
     encode_key: Callable[[Any], bytes] | None
     encode_value: Callable[[Any], bytes] | None
-    decode_value: Callable[[bytes], Any]
+    decode_value: Callable[[bytes], Any] | None
     log_headers: bool
     segments: SegmentTimes
 
