@@ -62,6 +62,10 @@ class LeaderTable:
         if self._asked is None:
             self._ask_at = min(self._ask_at, now_ms + self._settings.retry_backoff_ms)
 
+    def note_pause(self, ms: int) -> None:
+        """Count a pause of the caller, which the times passed to other methods exclude: what is known has aged."""
+        self._ask_at -= ms
+
     def hear_of(self, partitions: Collection[TopicPartition]) -> None:
         """Look up leaders immediately if these include topics that were not requested yet."""
         if not _topics(partitions) <= self._topics:

@@ -160,6 +160,7 @@ class NetworkClient(Generic[R]):
 
     def note_pause(self, ms: int) -> None:
         """Count a pause of the caller, which the times passed to other methods exclude."""
+        self.leaders.note_pause(ms)
         for link in self._links.values():
             link.note_pause(ms)
 

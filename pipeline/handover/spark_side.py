@@ -12,6 +12,7 @@ import orjson
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.topology.config.config_keys import AT_LEAST_ONCE
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.graph.topology import Topology
@@ -21,10 +22,9 @@ from ..checkpoint.checkpoint import IDENTITY_FILE, CheckpointError, Topics, chec
 from ..checkpoint.hadoop_files import HadoopFiles
 from ..checkpoint.ownership import LOCAL, OWNERSHIP_FILE, SPARK, Offsets, Ownership, unpack_ownership
 from ..queries.capabilities import is_stateless
-from ..session.kafka_settings import producer_settings
 from ..session.query_settings import set_for_queries
 from ..tasks.changelog_reader import SEED_DDL, SeedPlan, live_keys, make_seeds
-from ..tasks.kafka_sink import KafkaSink
+from ..tasks.kafka_sink import Sinks
 from ..tasks.record_batches import PACK_RECORDS_MAX, MapInArrow, sent_batch, to_batch
 from ..tasks.sorted_runs import DIRECTORY, stored_rows
 from ..tasks.spark_state import STATE_VARIABLE
@@ -222,7 +222,9 @@ class SparkSide:
         state = self._state(topology.subtopology)
         if state is not None:
             frame = frame.unionByName(state.where(f"store != '{OWN_STORE}'"))
-        plan = WritePlan(self.config, changelogs, stream_times)
+        # Without transactions, whose default is to wait for brokers without a limit.
+        config = self.config.with_overrides({"processing.guarantee": AT_LEAST_ONCE})
+        plan = WritePlan(config, changelogs, stream_times)
         ordered = frame.repartition(tasks, "task").sortWithinPartitions("task", "store", "number")
         written = (
             ordered.mapInArrow(write_changelogs(plan), MOVED_DDL).groupBy("store").sum("rows", "deleted").collect()
@@ -275,7 +277,8 @@ def _write(
     blobs: numbers and data.
     """
     stale = live_keys(plan.config, changelog.topic, task)
-    sink = KafkaSink(producer_settings(plan.config))
+    sinks = Sinks(plan.config)
+    sink = sinks.of_tasks()
     rows = stored_rows(blobs)
     written = 0
     for batch in _batches(changelog_records(changelog, task, rows, plan.stream_times.get(task, -1))):
@@ -283,7 +286,7 @@ def _write(
         written += sink.write(sent_batch(batch))
     for batch in _batches(tombstones(changelog, task, stale)):
         sink.write(sent_batch(batch))
-    sink.finish()
+    sinks.finish(sink)
     return written, len(stale)
 
 

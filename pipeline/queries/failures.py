@@ -51,8 +51,7 @@ BROKERS_ARE_AWAY = Passing(
     re.compile(
         r"org\.apache\.kafka\.common\.errors\.(?:TimeoutException|DisconnectException)"
         r"|Cannot fetch record .* milliseconds"
-        r"|could not be written to Kafka.* timed out|could not \w+ its transaction.* timed out"
-        r"|All broker connections are down"
+        r"|penstock\.topology\.errors\.BrokerUnavailableError: "
     ),
     "the brokers do not respond; check bootstrap.servers and whether they run",
     starts_max=None,

@@ -38,7 +38,7 @@ from ..checkpoint.checkpoint_lease import CheckpointLease
 from ..checkpoint.hadoop_files import HadoopFiles
 from ..checkpoint.ownership import BACKFILL, OWNERSHIP_FILE, SPARK, Ownership, require_engine, unpack_ownership
 from ..session.connector import require_connector
-from ..session.kafka_settings import connection_settings, producer_settings, source_options
+from ..session.kafka_settings import source_options
 from ..session.query_settings import set_for_queries
 from ..tasks.changelog_reader import SEED_DDL
 from ..tasks.kafka_sink import WRITTEN_DDL, Sinks, write_to_kafka
@@ -46,7 +46,7 @@ from ..tasks.python_worker import worker_function
 from ..tasks.record_batches import PACKED_DDL, RECORD_DDL, TO_PYTHON, pack_by_task, unpack_all
 from ..tasks.spark_task import TaskPlan
 from ..tasks.task_processor import OUTPUT_DDL, TaskProcessor, run_stateless, run_stateless_to_kafka
-from ..tasks.transactional_sink import TransactionalSinks
+from ..tasks.transactional_sink import TransactionalSinks, transaction_config
 from .capabilities import buckets_of, is_stateless, may_punctuate, report_capabilities
 from .failures import JAVA_ENDED, JAVA_ERRORS, Passing, passing, query_failure, unless_java_has_ended
 from .history_files import HistoryFiles, source_serdes
@@ -334,13 +334,12 @@ class StreamingQueries:
 
     def _sinks(self, number: int, topics: Sequence[str]) -> Sinks:
         """Return what opens the sinks of a query."""
-        settings = producer_settings(self.config)
         if not self._once:
-            return Sinks(settings)
+            return Sinks(self.config)
         counts = self._topics.counts
         widest = max(topics, key=lambda topic: (counts[topic], topic))
-        name, connection = f"{self._application_id}-spark-{number}", connection_settings(self.config, "producer.")
-        return TransactionalSinks(settings, connection, name, widest, counts[widest])
+        name = f"{self._application_id}-spark-{number}"
+        return TransactionalSinks(transaction_config(self.config), name, widest, counts[widest])
 
     def _records(self, topology: ProcessorTopology, topics: list[str], from_files: list[str]) -> DataFrame:
         """Return the records of topics as a stream, in the columns of TO_PYTHON."""
@@ -373,7 +372,7 @@ class StreamingQueries:
 
         It runs in the driver, and again if a micro-batch is repeated.
         """
-        to_kafka, foreach_batch = write_to_kafka(Sinks(producer_settings(self.config))), self.foreach_batch
+        to_kafka, foreach_batch = write_to_kafka(Sinks(self.config)), self.foreach_batch
         internal = sorted(f"{self._application_id}-{name}" for each in self._built for name in each.repartition_topics)
         assert foreach_batch is not None
 

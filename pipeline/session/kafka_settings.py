@@ -1,4 +1,4 @@
-"""The local engine's configuration translated for Spark's Kafka source, a Java client, and for the sink."""
+"""The local engine's configuration translated for Spark's Kafka source, a Java client, and for librdkafka."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from typing import Any
 import orjson
 
 from penstock.topology.config.client_keys import of_client, renamed
-from penstock.topology.config.config_keys import EXACTLY_ONCE_V2, KEYS
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
 from penstock.topology.graph.processor_topology import AutoOffsetReset, ProcessorTopology, SourceNode
 
-#: By default, for transactions as long as micro-batches. Brokers allow 15 minutes (transaction.max.timeout.ms).
-TRANSACTION_TIMEOUT_MS = 300_000
 #: Spark's words for the first and the next record of a partition.
 EARLIEST, LATEST = -2, -1
 
@@ -147,29 +144,8 @@ def _read(path: str, key: str) -> str:
         raise ConfigError(f"{key}={path} cannot be read: {error}.") from error
 
 
-def for_librdkafka(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings that are given, under librdkafka's names."""
-    given = renamed({name: value for name, value in settings.items() if value not in (None, "")})
-    return {_RENAMED_FOR_LIBRDKAFKA.get(name, name): value for name, value in given.items()}
-
-
 def connection_settings(config: StreamsConfig, *prefixes: str) -> dict[str, Any]:
-    """Return librdkafka's settings for a client that only has to reach the brokers. prefixes: of its own security."""
+    """Return librdkafka's settings for a client that only has to reach the brokers. prefixes: of its security."""
     own = {name: value for prefix in prefixes for name, value in security_of(config.with_prefix(prefix)).items()}
-    return {**for_librdkafka(config.common_client_settings()), **own}
-
-
-def producer_settings(config: StreamsConfig) -> dict[str, Any]:
-    """Return librdkafka's settings for the sink's producers: those of the local engine's, with Java's partitioner."""
-    given = {
-        name: value
-        for name, value in of_client(config.with_prefix("producer.")).items()
-        if not (name in KEYS and KEYS[name].client)
-    }
-    own = {name: config[name] for name in ("linger.ms", "acks", "enable.idempotence", "delivery.timeout.ms")}
-    if config["processing.guarantee"] == EXACTLY_ONCE_V2:
-        del own["delivery.timeout.ms"]  # librdkafka requires it to be at most the transaction timeout
-        short = config.is_default("transaction.timeout.ms")
-        own["transaction.timeout.ms"] = TRANSACTION_TIMEOUT_MS if short else config["transaction.timeout.ms"]
-    settings = for_librdkafka({**config.common_client_settings(), **own, **given})
-    return {**settings, "client.id": f"{config['application.id']}-spark", "partitioner": "murmur2_random"}
+    shared = {name: value for name, value in config.common_client_settings().items() if value not in (None, "")}
+    return {_RENAMED_FOR_LIBRDKAFKA.get(name, name): value for name, value in renamed(shared).items()} | own

@@ -1,4 +1,4 @@
-"""Writes records to Kafka from Spark's executors, as the local engine does: same partitioner, timestamps and headers.
+"""Writes records to Kafka from Spark's executors, with the local engine's writer.
 
 Spark's own Kafka sink has no column for timestamps: every record would get its write time, and event time would be lost
 at the first repartition topic. This sink is at-least-once, like Spark's: a failed micro-batch is written again.
@@ -7,42 +7,36 @@ transactional_sink.py has the other one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException, Producer
-from typing_extensions import override
 
-from penstock.topology.errors import StreamsError
+from penstock.clients.clock import SystemClock
+from penstock.clients.errors import ClientError, DeliveryTimeoutError, TransactionError, UnreachableError
+from penstock.clients.librdkafka import as_writer
+from penstock.clients.writing.writer import BY_KEY, Writer
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import Headers
+from penstock.workers.thread.client_supplier import KafkaClientSupplier, configured_supplier
 
 from .record_batches import MapInArrow, columns
 
-#: librdkafka interprets timestamp 0 as "now"; 1 ms is the closest alternative.
-EARLIEST_TIMESTAMP = 1
-NOW = 0
-#: librdkafka's value for "chosen by the partitioner".
-UNASSIGNED = -1
-#: How long to wait for room in the local queue before the record is retried, in seconds. The retries end, because
-#: undeliverable records leave the queue after delivery.timeout.ms.
-QUEUE_FULL_POLL_SECONDS = 0.05
+#: After so many records the writer is served: it sends batches after linger.ms and handles responses only then, or when
+#: a batch is full.
+SERVE_RECORDS = 1_000
 #: The schema of a writing query's rows: there are none.
 WRITTEN_DDL = "written bigint"
 
 
 class KafkaSink:
-    """One producer, of one Spark task at a time. settings: see producer_settings."""
+    """Writes what one Spark task at a time sends; owns its writer."""
 
-    def __init__(self, settings: Mapping[str, object], make: Callable[[dict[str, Any]], Any] = Producer) -> None:
-        self._producer = make({**settings, **self._reports()})
-        self._failed = 0
-        self._first_failure = ""
-
-    def _reports(self) -> dict[str, object]:
-        # Reports of success would cost more than the record itself; flush() covers all records at once.
-        return {"on_delivery": self._delivered, "delivery.report.only.error": True}
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._produced = 0
+        self._failure: StreamsError | None = None
 
     def send(
         self,
@@ -53,19 +47,22 @@ class KafkaSink:
         headers: Headers,
         partition: int | None = None,
     ) -> None:
-        """See TaskOutput.send. It never raises; a refused record makes finish() fail."""
-        to = UNASSIGNED if partition is None else partition
-        at = NOW if timestamp is None else timestamp or EARLIEST_TIMESTAMP
-        listed = list(headers) if headers else None
-        while True:
-            try:
-                self._producer.produce(topic, value, key, to, None, None, at, listed)
-            except BufferError:
-                self._producer.poll(QUEUE_FULL_POLL_SECONDS)
-                continue
-            except KafkaException as error:
-                self._refused(topic, error.args[0])
+        """See TaskOutput.send. A handler might take an error for that of a record: only finish() raises it.
+
+        After an error nothing is sent: the micro-batch will be repeated.
+        """
+        if self._failure is not None:
             return
+        to = BY_KEY if partition is None else partition
+        try:
+            self._writer.produce(topic, key, value, to, timestamp, list(headers) if headers else None)
+        except ClientError as error:
+            self._fail(error, topic)
+        self._produced += 1
+        if self._produced % SERVE_RECORDS == 0:
+            self._serve(self._writer.poll)
+        else:
+            self._note_lost()
 
     def write(self, records: pa.RecordBatch) -> int:
         """Produce a batch of RECORD_SCHEMA; returns how many records."""
@@ -74,27 +71,47 @@ class KafkaSink:
             send(topic, key, value, timestamp, headers, partition)
         return int(records.num_rows)
 
-    def _delivered(self, error: KafkaError | None, message: Any) -> None:
-        if error is not None:
-            self._refused(message.topic(), error)
+    def _serve(self, call: Callable[[], object]) -> None:
+        """Call the writer, which may report that it has failed or lost records."""
+        try:
+            call()
+        except StreamsError as error:
+            self._failure = self._failure or error
+        except ClientError as error:
+            self._fail(error)
+        self._note_lost()
 
-    def _refused(self, topic: str, error: KafkaError) -> None:
-        self._first_failure = self._first_failure or f"{topic}: {error.str()}"
-        self._failed += 1
+    def _note_lost(self) -> None:
+        for lost in self._writer.take_lost():
+            self._fail(lost.error, lost.record.topic())
+
+    def _fail(self, error: ClientError, topic: str | None = None) -> None:
+        named = "" if topic is None else f", the first to {topic}"
+        self._failure = self._failure or task_error(f"Records could not be written to Kafka{named}", error)
 
     def finish(self) -> None:
-        """Wait until the brokers have everything; raises StreamsError with the topic of the first record they refused.
+        """Wait until the brokers have everything; raises StreamsError with the topic of the first record that they do
+        not have, BrokerUnavailableError if they did not respond.
 
         Waits up to delivery.timeout.ms.
         """
-        self._producer.flush()
-        self._check()
+        if self._failure is None:
+            self._serve(self._writer.flush)
+        if self._failure is not None:
+            raise self._failure
 
-    def _check(self) -> None:
-        if self._failed:
-            raise StreamsError(
-                f"{self._failed} records could not be written to Kafka, the first to {self._first_failure}"
-            )
+    def close(self) -> None:
+        """Drop what is not written, and close the connections."""
+        self._writer.close()
+
+
+def task_error(what: str, error: ClientError) -> StreamsError:
+    """Return the error of a task of Spark. Brokers that do not respond are a BrokerUnavailableError, which restarts the
+    query; see failures.BROKERS_ARE_AWAY.
+    """
+    cause = error.cause if isinstance(error, TransactionError) else error
+    is_away = isinstance(cause, UnreachableError | DeliveryTimeoutError)
+    return (BrokerUnavailableError if is_away else StreamsError)(f"{what}: {error}")
 
 
 class IdleSinks:
@@ -107,15 +124,16 @@ class IdleSinks:
         self._settings = ""
         self._sinks: list[KafkaSink] = []
 
-    def take(self, settings: Mapping[str, object]) -> KafkaSink | None:
+    def take(self, settings: str) -> KafkaSink | None:
         """Return a sink with these settings, None if there is none."""
-        if repr(settings) != self._settings:
-            self._sinks.clear()
+        if settings != self._settings:
+            while self._sinks:
+                self._sinks.pop().close()
         return self._sinks.pop() if self._sinks else None
 
-    def keep(self, sink: KafkaSink, settings: Mapping[str, object]) -> None:
+    def keep(self, sink: KafkaSink, settings: str) -> None:
         """Keep a sink that has finished."""
-        self._settings = repr(settings)
+        self._settings = settings
         self._sinks.append(sink)
 
 
@@ -124,54 +142,41 @@ _idle = IdleSinks()
 
 @dataclass(frozen=True)
 class Sinks:
-    """Opens the sinks of a query; it is sent to the executors. settings: see producer_settings."""
+    """Opens the sinks of a query; it is sent to the executors, which make the clients."""
 
-    settings: Mapping[str, Any]
+    config: StreamsConfig
 
     def of_tasks(self) -> KafkaSink:
-        """Return the sink of all tasks of Penstock in the calling task of Spark."""
-        return _idle.take(self.settings) or self._opened(lambda: KafkaSink(self.settings))
-
-    def finish(self, sink: KafkaSink) -> None:
-        """Finish a sink, and keep it for the next task. Raises as it does; it is not used again then."""
-        sink.finish()
-        _idle.keep(sink, self.settings)
+        """Return the sink of all tasks of Penstock in the calling task of Spark; raises StreamsError, ConfigError."""
+        return _idle.take(self._settings) or KafkaSink(as_writer(self._supplier.get_producer(self._client_id)))
 
     def of_partition(self, topic: str, partition: int) -> KafkaSink:
-        """Return the sink of a stateless task: that of one partition of a topic."""
+        """Return the sink of a stateless task: that of one partition of a topic. Raises as of_tasks."""
         return self.of_tasks()
 
-    def _opened(self, make: Callable[[], KafkaSink]) -> KafkaSink:
-        """Return a new sink; raises StreamsError for settings that librdkafka refuses."""
+    def finish(self, sink: KafkaSink) -> None:
+        """Finish a sink, and keep it for the next task. Raises as it does; it is closed then."""
         try:
-            return make()
-        except KafkaException as error:
-            raise StreamsError(f"librdkafka refuses the producer's settings: {error.args[0].str()}") from error
+            sink.finish()
+        except StreamsError:
+            sink.close()
+            raise
+        _idle.keep(sink, self._settings)
 
+    @property
+    def _supplier(self) -> KafkaClientSupplier:
+        return configured_supplier(self.config, SystemClock())
 
-class BrokenSink(KafkaSink):
-    """The sink of a task whose sink could not be opened. Sends do not raise, because a handler might take the error for
-    that of a record; finish() does.
-    """
+    @property
+    def _client_id(self) -> str:
+        return f"{self.config['application.id']}-spark"
 
-    def __init__(self, error: StreamsError) -> None:
-        self._error = error
-
-    @override
-    def send(self, topic: str, *_: object) -> None:
-        """Send nothing."""
-
-    @override
-    def finish(self) -> None:
-        raise self._error
-
-
-def opened(sinks: Sinks) -> KafkaSink:
-    """Return the sink of all tasks of Penstock in the calling task of Spark; a BrokenSink if it could not be opened."""
-    try:
-        return sinks.of_tasks()
-    except StreamsError as error:
-        return BrokenSink(error)
+    @property
+    def _settings(self) -> str:
+        """What distinguishes a producer from one of another application of the same Python process."""
+        supplier = self._supplier
+        given = supplier.producer_settings(self._client_id)
+        return repr((type(supplier), self.config["penstock.sender"], sorted(given.items())))
 
 
 def write_to_kafka(sinks: Sinks) -> MapInArrow:

@@ -12,9 +12,10 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from typing_extensions import override
 
+from penstock.topology.errors import PenstockError
 from penstock.topology.records import Message
 
-from .kafka_sink import KafkaSink, Sinks, opened
+from .kafka_sink import KafkaSink, Sinks
 from .python_worker import in_python_worker
 from .record_batches import MapInArrow, by_partition, messages, pack, sent_batches, unpack
 from .spark_state import SparkState
@@ -34,15 +35,22 @@ class LazySink:
     def __init__(self, sinks: Sinks) -> None:
         self._sinks = sinks
         self._opened: KafkaSink | None = None
+        self._failure: PenstockError | None = None
 
     def send(self, topic: str, *record: Any) -> None:
-        """See TaskOutput.send."""
-        if self._opened is None:
-            self._opened = opened(self._sinks)
-        self._opened.send(topic, *record)
+        """See KafkaSink.send. That the sink cannot be opened is not the error of a record either."""
+        if self._opened is None and self._failure is None:
+            try:
+                self._opened = self._sinks.of_tasks()
+            except PenstockError as error:
+                self._failure = error
+        if self._opened is not None:
+            self._opened.send(topic, *record)
 
     def finish(self) -> None:
-        """Wait until the brokers have everything. Raises StreamsError."""
+        """Wait until the brokers have everything. Raises as Sinks.of_tasks and Sinks.finish."""
+        if self._failure is not None:
+            raise self._failure
         if self._opened is not None:
             self._sinks.finish(self._opened)
             self._opened = None
@@ -120,7 +128,7 @@ class TaskProcessor(StatefulProcessor):
 
     @override
     def close(self) -> None:
-        """Wait until the brokers have what the tasks have sent; Spark has called all of them. Raises StreamsError."""
+        """Wait until the brokers have what the tasks have sent; Spark has called all of them. See LazySink.finish."""
         if self._sink is not None:
             self._sink.finish()
 
@@ -164,10 +172,14 @@ def run_stateless_to_kafka(plan: TaskPlan, sinks: Sinks) -> MapInArrow:
             opened.append(sinks.of_partition(topic, partition))
             return opened[-1]
 
-        for _ in _processed(plan, batches, open_for):
-            pass
-        for sink in opened:
-            sinks.finish(sink)
+        try:
+            for _ in _processed(plan, batches, open_for):
+                pass
+            while opened:
+                sinks.finish(opened.pop())
+        finally:
+            for sink in opened:
+                sink.close()
         yield from ()
 
     return run

@@ -9,24 +9,39 @@ its input in the same way, KIP-447.)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from pyspark import TaskContext
 from typing_extensions import override
 
+from penstock.clients.errors import TransactionError
+from penstock.clients.group.offsets_reader import GroupOffsetsReader
+from penstock.clients.librdkafka import as_writer
+from penstock.clients.network_settings import network_settings
+from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
+from penstock.clients.writing.writer import TransactionalWriter
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import StreamsError
+from penstock.topology.records import TopicPartition
 
-from .kafka_sink import KafkaSink, Sinks
+from .kafka_sink import KafkaSink, Sinks, task_error
 
 log = logging.getLogger(__name__)
 
 #: Local properties of Spark's MicroBatchExecution and StreamExecution. A query keeps its id in the checkpoint.
 BATCH_ID, QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
-#: One call of a transaction's client. It repeats what can be repeated, within its own limits.
-CALL_SECONDS = 60.0
+#: Time limit for one request of a transaction, which is repeated until then.
+CALL_SECONDS = 60
+#: By default, for transactions as long as micro-batches. Brokers allow 15 minutes (transaction.max.timeout.ms).
+TRANSACTION_TIMEOUT_MS = 300_000
+
+
+def transaction_config(config: StreamsConfig) -> StreamsConfig:
+    """Return a configuration with Spark's default for transaction.timeout.ms."""
+    if not config.is_default("transaction.timeout.ms"):
+        return config
+    return config.with_overrides({"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}, "default on Spark")
 
 
 @dataclass(frozen=True)
@@ -38,46 +53,49 @@ class BatchMark:
 
     transactional_id: str
     group: str
-    topic: str
-    partition: int
+    at: TopicPartition
     query_id: str
     batch_id: int
 
-    def committed(self) -> TopicPartition:
+    def committed(self) -> OffsetAndMetadata:
         """Return the offset to commit with this micro-batch: it proves that the micro-batch is written."""
-        return TopicPartition(self.topic, self.partition, self.batch_id + 1, self.query_id)
+        return OffsetAndMetadata(self.batch_id + 1, self.query_id)
 
-    def is_covered_by(self, found: TopicPartition) -> bool:
+    def is_covered_by(self, found: OffsetAndMetadata | None) -> bool:
         """Return whether a committed offset proves that this micro-batch is written."""
-        return bool(found.metadata == self.query_id and found.offset > self.batch_id)
+        return found is not None and found.metadata == self.query_id and found.offset > self.batch_id
 
 
 class TransactionalSink(KafkaSink):
-    """One transaction. settings, connection: see producer_settings, connection_settings; make, make_consumer: clients.
+    """One transaction. offsets: of the group of mark. It is closed when it has finished, or could not be opened.
 
     Opening it ends the transaction of an earlier attempt, and no such attempt can write any more (KIP-98). Raises
-    StreamsError if the brokers refuse the transaction.
+    StreamsError if the brokers refuse the transaction, BrokerUnavailableError if they do not respond.
     """
 
-    def __init__(
-        self,
-        settings: Mapping[str, object],
-        connection: Mapping[str, object],
-        mark: BatchMark,
-        make: Callable[[dict[str, Any]], Any] = Producer,
-        make_consumer: Callable[[dict[str, Any]], Any] = Consumer,
-    ) -> None:
-        super().__init__({**settings, "transactional.id": mark.transactional_id}, make)
+    def __init__(self, writer: TransactionalWriter, offsets: GroupOffsetsReader, mark: BatchMark) -> None:
+        super().__init__(writer)
+        self._transactions = writer
         self._mark = mark
-        self._consumer = make_consumer(
-            # Without read_committed, the answer would not wait for a transaction whose end is under way (KIP-447).
-            {**connection, "group.id": mark.group, "isolation.level": "read_committed", "enable.auto.commit": False}
-        )
-        self._call("begin", self._producer.init_transactions, CALL_SECONDS)
-        (found,) = self._call("begin", self._consumer.committed, [mark.committed()], CALL_SECONDS)
-        self.is_written = mark.is_covered_by(found)
-        if not self.is_written:
-            self._call("begin", self._producer.begin_transaction)
+        try:
+            self.is_written = self._begin(offsets)
+        except StreamsError:
+            self.close()
+            raise
+        finally:
+            offsets.close()
+
+    def _begin(self, offsets: GroupOffsetsReader) -> bool:
+        """Begin the transaction, unless the micro-batch is written. Returns whether it is."""
+        try:
+            self._transactions.init_transactions(CALL_SECONDS)
+            # Waits for a transaction of the group whose end is under way (KIP-447).
+            is_written = self._mark.is_covered_by(offsets.committed([self._mark.at])[self._mark.at])
+            if not is_written:
+                self._transactions.begin_transaction()
+        except TransactionError as error:
+            raise task_error(self._named("begin"), error) from error
+        return is_written
 
     @override
     def send(self, topic: str, *record: Any) -> None:
@@ -86,25 +104,24 @@ class TransactionalSink(KafkaSink):
             super().send(topic, *record)
 
     @override
-    def _reports(self) -> dict[str, object]:
-        return {}  # the commit fails if a record has failed
-
-    @override
     def finish(self) -> None:
-        """Commit; raises StreamsError, and nothing is visible, if the brokers have refused a record or the commit."""
+        """Commit. Raises as KafkaSink.finish does: then nothing is visible, unless only the commit got no response."""
         try:
             if not self.is_written:
-                self._finish()
+                self._commit()
         finally:
-            self._consumer.close()
+            self.close()
 
-    def _finish(self) -> None:
+    def _commit(self) -> None:
+        mark, writer = self._mark, self._transactions
         try:
-            self._check()
-            metadata = self._consumer.consumer_group_metadata()
-            committed = [self._mark.committed()]
-            self._call("commit", self._producer.send_offsets_to_transaction, committed, metadata, CALL_SECONDS)
-            self._call("commit", self._producer.commit_transaction, CALL_SECONDS)
+            super().finish()
+            writer.send_offsets_to_transaction({mark.at: mark.committed()}, GroupMetadata(mark.group), CALL_SECONDS)
+            writer.commit_transaction(CALL_SECONDS)
+        except TransactionError as error:
+            if error.can_abort:
+                self._abort()
+            raise task_error(self._named("commit"), error) from error
         except StreamsError:
             self._abort()
             raise
@@ -112,27 +129,14 @@ class TransactionalSink(KafkaSink):
     def _abort(self) -> None:
         """End the transaction now, for its readers' sake. If that fails, the next attempt ends it."""
         try:
-            self._producer.abort_transaction(CALL_SECONDS)
-        except KafkaException as error:
-            if not error.args[0].fatal():
-                raise StreamsError(f"{self._named('abort')}: {error.args[0].str()}") from error
-
-    def _call(self, what: str, function: Callable[..., object], *arguments: object) -> Any:
-        """Call a client; it may be asked again after an error that passes, such as a coordinator that moves."""
-        while True:
-            try:
-                return function(*arguments)
-            except KafkaException as error:
-                found: KafkaError = error.args[0]
-                if found.retriable():
-                    log.warning("%s yet, and is tried again: %s", self._named(what), found.str())
-                else:
-                    raise StreamsError(f"{self._named(what)}: {found.str()}") from error
+            self._transactions.abort_transaction(CALL_SECONDS)
+        except TransactionError as error:
+            log.warning("%s: %s", self._named("abort"), error)
 
     def _named(self, what: str) -> str:
         mark = self._mark
         return (
-            f"Micro-batch {mark.batch_id} could not {what} its transaction for {mark.topic}-{mark.partition} "
+            f"Micro-batch {mark.batch_id} could not {what} its transaction for {mark.at} "
             f"(transactional.id {mark.transactional_id}, group {mark.group})"
         )
 
@@ -141,11 +145,10 @@ class TransactionalSink(KafkaSink):
 class TransactionalSinks(Sinks):
     """Opens a TransactionalSink for each task of Spark.
 
-    connection: see connection_settings. name: of the query. topic: one that the query reads, with the most partitions,
-    to keep the numbers; partitions: how many it has.
+    name: of the query. topic: one that the query reads, with the most partitions, to keep the numbers; partitions: how
+    many it has.
     """
 
-    connection: Mapping[str, Any]
     name: str
     topic: str
     partitions: int
@@ -154,23 +157,29 @@ class TransactionalSinks(Sinks):
     def of_tasks(self) -> KafkaSink:
         number = _context().partitionId()  # which tasks are in it is fixed by the checkpoint
         rest, partition = divmod(number, self.partitions)
-        return self._sink(f"{self.name}-{number}", f"{self.name}-{rest}", self.topic, partition)
+        return self._sink(f"{self.name}-{number}", f"{self.name}-{rest}", TopicPartition(self.topic, partition))
 
     @override
     def of_partition(self, topic: str, partition: int) -> KafkaSink:
-        return self._sink(f"{self.name}-{topic}-{partition}", f"{self.name}-0", topic, partition)
+        return self._sink(f"{self.name}-{topic}-{partition}", f"{self.name}-0", TopicPartition(topic, partition))
 
     @override
     def finish(self, sink: KafkaSink) -> None:
         sink.finish()  # the next micro-batch of this process may be that of another task
 
-    def _sink(self, transactional_id: str, group: str, topic: str, partition: int) -> KafkaSink:
+    def _sink(self, transactional_id: str, group: str, at: TopicPartition) -> KafkaSink:
         context = _context()
         query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query_id is None or batch_id is None:
             raise StreamsError(f"Spark does not say which micro-batch it runs ({QUERY_ID}, {BATCH_ID})")
-        mark = BatchMark(transactional_id, group, topic, partition, query_id, int(batch_id))
-        return self._opened(lambda: TransactionalSink(self.settings, self.connection, mark))
+        return self.opened(BatchMark(transactional_id, group, at, query_id, int(batch_id)))
+
+    def opened(self, mark: BatchMark) -> TransactionalSink:
+        """Return the sink of a micro-batch and task of Spark. Raises as TransactionalSink does, and ConfigError."""
+        supplier, client = self._supplier, (self._client_id, mark.transactional_id)
+        network = network_settings(supplier.producer_settings(*client))
+        writer = cast("TransactionalWriter", as_writer(supplier.get_producer(*client)))
+        return TransactionalSink(writer, GroupOffsetsReader(mark.group, network, CALL_SECONDS * 1000), mark)
 
 
 def _context() -> TaskContext:

@@ -701,3 +701,14 @@ def test_a_topic_recreated_with_fewer_partitions() -> None:
         stage.send(b"b", to=partitions[3])  # and the leaders are requested
     assert set(sent(stage, b"c", to=partitions[3]).batches) == {partitions[3]}
     stage.close()
+
+
+def test_leaders_are_looked_up_again_after_a_pause_of_the_caller(stage: ProduceStage) -> None:
+    """Partitions may have been added while it was busy, or idle as a sink of Spark between micro-batches."""
+    stage.brokers.reply(sent(stage, b"a"))
+    stage.run()
+    stage.brokers.asked.clear()
+    stage.clock.advance(stage.settings.metadata_max_age_ms)
+    stage.brokers.reply(sent(stage, b"b"))
+    stage.run()
+    assert stage.brokers.asked == [{"out"}]

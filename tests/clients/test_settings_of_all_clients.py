@@ -107,11 +107,11 @@ def test_kafkas_names_have_their_meaning() -> None:
         StreamsConfig({"application.id": "app", "bootstrap.servers": "localhost:1", **given})
     )
     read = fetch_settings(supplier._consumer_settings("c", "consumer.", "main.consumer."))
-    written = produce_settings(supplier._producer_settings("p", None))
+    written = produce_settings(supplier.producer_settings("p", None))
     assert read.max_wait_ms == 7
     assert (written.max_request_bytes, written.buffer_bytes, written.batch_bytes) == (2_000_000, 10 << 20, 12_345)
     assert not fetching.unknown_settings(supplier._consumer_settings("c", "consumer."))
-    assert not producing.unknown_settings(supplier._producer_settings("p", None))
+    assert not producing.unknown_settings(supplier.producer_settings("p", None))
 
 
 def test_a_size_that_is_no_number() -> None:

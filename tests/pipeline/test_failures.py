@@ -144,10 +144,10 @@ def test_a_query_whose_python_is_always_late_fails() -> None:
     [
         "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment. Call: fetchMetadata",
         "java.util.concurrent.TimeoutException: Cannot fetch record for offset 400 in 120000 milliseconds",
-        "penstock.topology.errors.StreamsError: 3 records could not be written to Kafka, the first to out: "
-        "Local: Message timed out",
-        "penstock.topology.errors.StreamsError: Micro-batch 3 could not commit its transaction for in-1 "
-        "(transactional.id app-spark-0-1, group app-spark-0-0): Transaction timed out",
+        "penstock.topology.errors.BrokerUnavailableError: Records could not be written to Kafka, the first to out: "
+        "not acknowledged within 120000 ms",
+        "penstock.topology.errors.BrokerUnavailableError: Micro-batch 3 could not commit its transaction for in-1 "
+        "(transactional.id app-spark-0-1, group app-spark-0-0): the brokers did not complete the request within 60 s",
     ],
 )
 def test_a_query_is_restarted_until_the_brokers_are_back(

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import sys
+import time
 from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
-from confluent_kafka import KafkaError
 
-from penstock.pipeline.tasks import python_worker
-from penstock.pipeline.tasks.kafka_sink import Sinks, opened
+from penstock import BrokerUnavailableError, ConfigError, StreamsConfig
+from penstock.pipeline.tasks import kafka_sink, python_worker
+from penstock.pipeline.tasks.kafka_sink import Sinks
 from penstock.pipeline.tasks.python_worker import in_python_worker
-from penstock.topology.errors import StreamsError
+from penstock.pipeline.tasks.task_processor import LazySink
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)
 def unfrozen() -> Iterator[None]:
     yield
+    kafka_sink._idle.take("")  # closes those of the test
     gc.unfreeze()
 
 
-def sinks(address: str, linger_ms: int = 5) -> Sinks:
-    return Sinks({"bootstrap.servers": address, "log_level": 0, "linger.ms": linger_ms})
+def sinks(address: str, **settings: object) -> Sinks:
+    """Return the sinks of a task, which are sent to its process."""
+    given = StreamsConfig({"application.id": "app", "bootstrap.servers": address, **settings})
+    sent: Sinks = pickle.loads(pickle.dumps(Sinks(given)))
+    return sent
 
 
 def test_the_next_task_uses_a_sink_that_is_not_in_use(closed_port: str) -> None:
@@ -31,36 +38,40 @@ def test_the_next_task_uses_a_sink_that_is_not_in_use(closed_port: str) -> None:
     first, second = mine.of_tasks(), mine.of_tasks()
     assert second is not first, "the first one is in use"
     mine.finish(first)
-    assert mine.of_tasks() is first
+    following = sinks(closed_port)
+    assert following.of_tasks() is first
     mine.finish(first)
     mine.finish(second)
-    assert {id(mine.of_tasks()), id(mine.of_tasks())} == {id(first), id(second)}
+    taken = mine.of_tasks(), following.of_tasks()
+    assert {id(sink) for sink in taken} == {id(first), id(second)}
+    for sink in taken:
+        sink.close()
 
 
 def test_a_sink_with_other_settings_is_not_used_or_kept(closed_port: str) -> None:
-    mine, other = sinks(closed_port), sinks(closed_port, 7)
+    mine, other = sinks(closed_port), sinks(closed_port, **{"linger.ms": 7})
     first = mine.of_tasks()
     mine.finish(first)
     found = other.of_tasks()
     assert found is not first
     other.finish(found)
-    assert mine.of_tasks() is not first
+    again = mine.of_tasks()
+    assert again is not first
+    again.close()
 
 
-def test_a_sink_that_failed_is_not_used_again(closed_port: str) -> None:
-    mine = sinks(closed_port)
+def test_a_sink_whose_brokers_do_not_respond_fails_once_and_is_not_used_again(closed_port: str) -> None:
+    mine = sinks(closed_port, **{"linger.ms": 0, "delivery.timeout.ms": 50})
     first = mine.of_tasks()
-    first._delivered(KafkaError(KafkaError._ALL_BROKERS_DOWN), Delivered())
-    with pytest.raises(StreamsError, match="1 records could not be written to Kafka, the first to out: "):
+    began = time.monotonic()
+    for _ in range(10_000):  # each would wait for as long as the first one
+        first.send("out", b"k", b"v", 0, None)
+    assert time.monotonic() - began < PATIENCE_SECONDS
+    with pytest.raises(BrokerUnavailableError, match="not be written to Kafka, the first to out: not ack"):
         mine.finish(first)
-    assert mine.of_tasks() is not first
-
-
-class Delivered:
-    """A record in a delivery report."""
-
-    def topic(self) -> str:
-        return "out"
+    again = mine.of_tasks()
+    assert again is not first
+    again.close()
 
 
 def test_what_exists_is_frozen_once_and_again_after_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +90,7 @@ def test_what_exists_is_frozen_once_and_again_after_an_import(monkeypatch: pytes
 
 
 def test_a_sink_that_cannot_be_opened_raises_when_the_task_ends_not_when_it_sends() -> None:
-    refused = opened(Sinks({"bootstrap.servers": "broker:9092", "no.such.setting": 1}))
+    refused = LazySink(sinks("broker:9092", **{"producer.no.such.setting": 1}))
     refused.send("out", b"k", b"v", 0, None)
-    with pytest.raises(StreamsError, match="librdkafka refuses the producer's settings"):
+    with pytest.raises(ConfigError, match=r"no\.such\.setting"):
         refused.finish()

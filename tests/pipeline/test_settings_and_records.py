@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock import ConfigError, Serdes, StreamsBuilder, StreamsConfig, StreamsError
+from penstock import ConfigError, Serdes, StreamsBuilder, StreamsConfig
 from penstock.pipeline.checkpoint.checkpoint import CheckpointError, Topics, check, identity, with_known_ids
-from penstock.pipeline.session.kafka_settings import EARLIEST, LATEST, java_settings, producer_settings, source_options
+from penstock.pipeline.session.kafka_settings import EARLIEST, LATEST, java_settings, source_options
 from penstock.pipeline.session.spark_session import SparkUnavailableError, require_jdk
-from penstock.pipeline.tasks.kafka_sink import KafkaSink
 from penstock.pipeline.tasks.record_batches import messages, pack, pack_by_task, sent_batch, unpack
 from penstock.topology.config.streams_config import StreamsConfig as Config
 from penstock.topology.records import SentRecord
@@ -73,12 +72,6 @@ def test_each_topic_starts_where_its_source_says_and_internal_ones_at_their_firs
     assert options["startingOffsets"] == f'{{"early":{{"0":{EARLIEST},"1":{EARLIEST}}},"late":{{"0":{LATEST}}}}}'
     internal = source_options(second, config(**{"auto.offset.reset": "latest"}), counts, ["app-x-repartition"])
     assert internal["startingOffsets"] == f'{{"app-x-repartition":{{"0":{EARLIEST}}}}}'
-
-
-def test_the_producer_partitions_as_java_does() -> None:
-    settings = producer_settings(config(**{"producer.compression.type": "lz4", "producer.partitioner": "random"}))
-    assert settings["partitioner"] == "murmur2_random"
-    assert settings["compression.type"] == "lz4"
 
 
 # -- checkpoints
@@ -213,45 +206,6 @@ def test_in_buckets_a_key_has_one_task_and_its_records_keep_their_order() -> Non
     for key in set(keys):
         (values,) = [[value for k, value in records if k == key] for records in found.values() if key in dict(records)]
         assert values == [b"%d" % place for place, other in enumerate(keys) if other == key]
-
-
-class Refusing:
-    """A producer whose broker refuses everything."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        assert settings["delivery.report.only.error"]
-        self.delivered = settings["on_delivery"]
-        self.produced: list[Any] = []
-
-    def produce(self, *arguments: Any) -> None:
-        self.produced.append(arguments)
-
-    def poll(self, timeout: float) -> int:
-        return 0
-
-    def flush(self) -> None:
-        for topic, *_ in self.produced:
-            self.delivered(_Error(), _Named(topic))
-
-
-class _Error:
-    def str(self) -> str:
-        return "Broker: Message size too large"
-
-
-class _Named:
-    def __init__(self, topic: str) -> None:
-        self._topic = topic
-
-    def topic(self) -> str:
-        return self._topic
-
-
-def test_a_refused_record_fails_the_micro_batch_and_names_its_topic() -> None:
-    sink = KafkaSink({}, Refusing)
-    assert sink.write(sent_batch(SENT)) == 2
-    with pytest.raises(StreamsError, match="2 records could not be written to Kafka, the first to out: Broker"):
-        sink.finish()
 
 
 # -- Java

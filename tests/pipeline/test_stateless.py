@@ -8,55 +8,39 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 
-from penstock import Serdes, StreamPartitioner, StreamsBuilder, StreamsConfig, StreamsError
-from penstock.pipeline.tasks.kafka_sink import KafkaSink, Sinks
+from penstock import BrokerUnavailableError, Serdes, StreamPartitioner, StreamsBuilder, StreamsConfig, StreamsError
+from penstock.pipeline.tasks import kafka_sink
+from penstock.pipeline.tasks.kafka_sink import Sinks, write_to_kafka
 from penstock.pipeline.tasks.python_worker import worker_function
 from penstock.pipeline.tasks.record_batches import by_partition, messages, sent_batch
 from penstock.pipeline.tasks.spark_task import TaskPlan
 from penstock.pipeline.tasks.task_processor import run_stateless, run_stateless_to_kafka
+from penstock.testing import EmbeddedKafka
 from penstock.topology.records import SentRecord
+from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from penstock.workers.thread.garbage_collection import COLLECTION_THRESHOLDS
+from tests.read_to_end import read_to_end
 
 STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 
 
-class Producer:
-    """A producer whose queue holds two records until it is polled."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self.settings = settings
-        self.queued: list[Any] = []
-        self.written: list[Any] = []
-
-    def produce(self, *record: Any) -> None:
-        if record[1] == b"huge":
-            raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))
-        if len(self.queued) == 2:
-            raise BufferError
-        self.queued.append(record)
-
-    def poll(self, timeout: float) -> None:
-        assert timeout > 0
-        self.flush()
-
-    def flush(self) -> None:
-        self.written += self.queued
-        self.queued.clear()
-
-
 @pytest.fixture
-def producer(monkeypatch: pytest.MonkeyPatch) -> Producer:
-    """The producer that the sink creates."""
-    made = Producer({})
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"out": 8}) as running:
+        yield running
+    kafka_sink._idle.take("")  # closes those of the test
 
-    def make(settings: dict[str, Any]) -> Producer:
-        made.settings = settings
-        return made
 
-    monkeypatch.setattr(Sinks, "of_tasks", lambda self: KafkaSink(self.settings, make))
-    return made
+def config_of(kafka: EmbeddedKafka) -> StreamsConfig:
+    return StreamsConfig({"application.id": "app", "bootstrap.servers": kafka.bootstrap_servers})
+
+
+def written(kafka: EmbeddedKafka) -> list[Any]:
+    """Return partition, key, value, timestamp and headers of all records, in the order of values and partitions."""
+    found = read_to_end(kafka.bootstrap_servers, "out")
+    fields = [(m.partition(), m.key(), m.value(), m.timestamp()[1], m.headers()) for m in found]
+    return sorted(fields, key=lambda record: (record[2], record[0]))
 
 
 def plan() -> TaskPlan:
@@ -69,18 +53,29 @@ def plan() -> TaskPlan:
     return TaskPlan(built, config, {"out": 8})
 
 
-def test_records_go_from_their_operators_to_the_producer(producer: Producer) -> None:
+def test_records_go_from_their_operators_to_kafka(kafka: EmbeddedKafka) -> None:
     values = [b"a", b"b", b"c"]
     given = [SentRecord("in", b"k" if n else None, value, n, [("h", None)], n % 2) for n, value in enumerate(values)]
-    assert list(run_stateless_to_kafka(plan(), Sinks({"acks": "all"}))([sent_batch(given)])) == []
-    by_value = sorted(producer.written, key=lambda record: record[1])
-    assert by_value == [  # for the first one, the timestamp 0 would mean "now"
-        ("out", b"A", None, -1, None, None, 1, [("h", None)]),
-        ("out", b"B", b"k", 7, None, None, 1, [("h", None)]),
-        ("out", b"C", b"k", 7, None, None, 2, [("h", None)]),
-    ]
-    assert (producer.settings["acks"], producer.settings["delivery.report.only.error"]) == ("all", True)
-    assert producer.queued == []
+    assert list(run_stateless_to_kafka(plan(), Sinks(config_of(kafka)))([sent_batch(given)])) == []
+    first, *others = written(kafka)
+    assert first[1:] == (None, b"A", 0, [("h", None)])
+    assert others == [(7, b"k", b"B", 1, [("h", None)]), (7, b"k", b"C", 2, [("h", None)])]
+
+
+class NoHeaders(KafkaClientSupplier):
+    """A supplier of the user's."""
+
+    def get_producer(self, client_id: str, transactional_id: str | None = None) -> Any:
+        made: Any = super().get_producer(client_id, transactional_id)
+        produce = made.produce
+        made.produce = lambda *record: produce(*record[:5])
+        return made
+
+
+def test_the_clients_of_the_users_supplier_write(kafka: EmbeddedKafka) -> None:
+    config = config_of(kafka).with_overrides({"default.client.supplier": NoHeaders})
+    list(write_to_kafka(Sinks(config))([sent_batch([SentRecord("out", b"k", b"a", 5, [("h", b"1")], 3)])]))
+    assert written(kafka) == [(3, b"k", b"a", 5, None)]
 
 
 class ByHeader(StreamPartitioner[Any, str]):
@@ -91,16 +86,17 @@ class ByHeader(StreamPartitioner[Any, str]):
         return {int(number) for number in dict(headers)["to"].split(b",") if number}
 
 
-def test_a_partitioner_multicasts_and_drops(producer: Producer) -> None:
+def test_a_partitioner_multicasts_and_drops(kafka: EmbeddedKafka) -> None:
     builder = StreamsBuilder()
     builder.stream("in", **STRINGS).to("out", partitioner=ByHeader(), **STRINGS)
-    config = StreamsConfig({"application.id": "app", "bootstrap.servers": "broker:9092"})
+    config = config_of(kafka)
     (built,) = builder.build().internal_builder.build_subtopologies(config, frozenset())
     given = [
         SentRecord("in", b"k", value, 5, [("to", to)], 0) for value, to in ((b"a", b"3,6"), (b"b", b""), (b"c", b"1"))
     ]
-    assert list(run_stateless_to_kafka(TaskPlan(built, config, {"out": 8}), Sinks({}))([sent_batch(given)])) == []
-    assert [(record[1], record[3]) for record in producer.written] == [(b"a", 3), (b"a", 6), (b"c", 1)]
+    run = run_stateless_to_kafka(TaskPlan(built, config, {"out": 8}), Sinks(config))
+    assert list(run([sent_batch(given)])) == []
+    assert [(record[2], record[0]) for record in written(kafka)] == [(b"a", 3), (b"a", 6), (b"c", 1)]
 
 
 @pytest.fixture
@@ -113,7 +109,7 @@ def ordinary_collections() -> Iterator[tuple[int, int, int]]:
 
 
 def test_garbage_collection_is_rare_meanwhile_and_restored_afterwards(
-    producer: Producer, ordinary_collections: tuple[int, int, int]
+    kafka: EmbeddedKafka, ordinary_collections: tuple[int, int, int]
 ) -> None:
 
     def given() -> Iterator[Any]:
@@ -121,7 +117,7 @@ def test_garbage_collection_is_rare_meanwhile_and_restored_afterwards(
         yield sent_batch([SentRecord("in", b"k", None, 5, None, 0)])
 
     with pytest.raises(StreamsError):
-        list(worker_function(run_stateless_to_kafka(plan(), Sinks({})))(given()))
+        list(worker_function(run_stateless_to_kafka(plan(), Sinks(config_of(kafka))))(given()))
     assert gc.get_threshold() == ordinary_collections
 
 
@@ -132,19 +128,32 @@ def test_records_for_foreach_batch_are_yielded() -> None:
     ]
 
 
-def test_the_exception_names_operator_topic_partition_and_offset(producer: Producer) -> None:
+def test_the_exception_names_operator_topic_partition_and_offset(kafka: EmbeddedKafka) -> None:
     bad = sent_batch([SentRecord("in", b"k", None, 5, None, 3)])
     with pytest.raises(StreamsError, match=r"processor=shout, topic=in, partition=3, offset=-1.*AttributeError"):
-        list(run_stateless_to_kafka(plan(), Sinks({}))([bad]))
+        list(run_stateless_to_kafka(plan(), Sinks(config_of(kafka)))([bad]))
 
 
-def test_a_record_that_the_producer_refuses_at_once_fails_the_micro_batch(producer: Producer) -> None:
-    sink = KafkaSink({}, lambda settings: producer)
-    for value in (b"huge", b"1", b"huge", b"2", b"3"):
-        sink.send("out", None, value, None, None)
-    with pytest.raises(StreamsError, match="2 records could not be written to Kafka, the first to out: "):
-        sink.finish()
-    assert [record[1] for record in producer.written] == [b"1", b"2", b"3"]
+def test_a_refused_record_fails_the_micro_batch_and_the_records_behind_it_are_not_written(kafka: EmbeddedKafka) -> None:
+    sinks = Sinks(config_of(kafka))
+    sink = sinks.of_tasks()
+    for value in (b"1", b"huge" * 500_000, b"2"):
+        sink.send("out", b"k", value, None, None)
+    with pytest.raises(StreamsError, match="could not be written to Kafka, the first to out: MESSAGE_TOO_LARGE"):
+        sinks.finish(sink)
+    again = sinks.of_tasks()
+    assert again is not sink
+    again.close()
+
+
+def test_a_topic_that_does_not_exist_fails_the_micro_batch(kafka: EmbeddedKafka) -> None:
+    config = config_of(kafka).with_overrides({"producer.topic.metadata.propagation.max.ms": 1})
+    sinks = Sinks(config)
+    sink = sinks.of_tasks()
+    sink.send("mi/ssing", b"k", b"v", None, None)
+    with pytest.raises(StreamsError, match=r"the first to mi/ssing: INVALID_TOPIC") as raised:
+        sinks.finish(sink)
+    assert not isinstance(raised.value, BrokerUnavailableError)
 
 
 def batches() -> Iterator[Any]:

@@ -6,12 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
-from penstock import StreamsError
-from penstock.pipeline.tasks.transactional_sink import BatchMark, TransactionalSink
+from penstock import StreamsConfig, StreamsError
+from penstock.pipeline.tasks.transactional_sink import (
+    BatchMark,
+    TransactionalSink,
+    TransactionalSinks,
+    transaction_config,
+)
 from penstock.testing import EmbeddedKafka
-from tests.waiting import PATIENCE_SECONDS
+from penstock.topology.records import TopicPartition
+from tests.read_to_end import read_to_end
 
 QUERY = "c0ffee"
 
@@ -24,29 +29,14 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 def seen(kafka: EmbeddedKafka) -> list[bytes]:
     """Return the values visible with read_committed."""
-    reader = Consumer(
-        {
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "group.id": "reader",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    reader.assign([TopicPartition("out", 0, 0)])
-    found: list[bytes] = []
-    while True:
-        message = reader.poll(PATIENCE_SECONDS)
-        assert message is not None
-        if message.error() is not None:  # the end
-            reader.close()
-            return found
-        found.append(message.value() or b"")
+    return [message.value() or b"" for message in read_to_end(kafka.bootstrap_servers, "out")]
 
 
-def opened(kafka: EmbeddedKafka, batch_id: int, query_id: str = QUERY) -> TransactionalSink:
-    mark = BatchMark("app-spark-0-1", "app-spark-0-0", "in", 1, query_id, batch_id)
-    settings = {"bootstrap.servers": kafka.bootstrap_servers}
-    return TransactionalSink(settings, settings, mark)
+def opened(kafka: EmbeddedKafka, batch_id: int, query_id: str = QUERY, settings: Any = None) -> TransactionalSink:
+    given = {"application.id": "app", "bootstrap.servers": kafka.bootstrap_servers, **(settings or {})}
+    config = StreamsConfig({**given, "processing.guarantee": "exactly_once_v2"})
+    sinks = TransactionalSinks(transaction_config(config), "app-spark-0", "in", 2)
+    return sinks.opened(BatchMark("app-spark-0-1", "app-spark-0-0", TopicPartition("in", 1), query_id, batch_id))
 
 
 def write(sink: TransactionalSink, *values: bytes) -> None:
@@ -73,7 +63,8 @@ def test_the_same_number_in_another_query_is_unrelated(kafka: EmbeddedKafka) -> 
 def test_a_dead_attempt_is_invisible_and_the_next_one_writes(kafka: EmbeddedKafka) -> None:
     died = opened(kafka, 0)
     write(died, b"died")
-    died._producer.flush()
+    died._writer.flush()
+    died.close()  # as the end of its process does
     sink = opened(kafka, 0)
     write(sink, b"lives")
     sink.finish()
@@ -96,7 +87,7 @@ def test_an_earlier_attempt_that_still_runs_is_fenced(kafka: EmbeddedKafka) -> N
 def test_a_refused_record_aborts_its_micro_batch(kafka: EmbeddedKafka) -> None:
     sink = opened(kafka, 0)
     write(sink, b"fine", b"x" * 2_000_000)
-    with pytest.raises(StreamsError, match="1 records could not be written to Kafka, the first to out: "):
+    with pytest.raises(StreamsError, match="could not be written to Kafka, the first to out: MESSAGE_TOO_LARGE"):
         sink.finish()
     again = opened(kafka, 0)
     write(again, b"fine")
@@ -105,8 +96,5 @@ def test_a_refused_record_aborts_its_micro_batch(kafka: EmbeddedKafka) -> None:
 
 
 def test_the_error_names_brokers_that_refuse_the_transaction(kafka: EmbeddedKafka) -> None:
-    mark = BatchMark("app-spark-0-1", "app-spark-0-0", "in", 1, QUERY, 3)
-    connection = {"bootstrap.servers": kafka.bootstrap_servers}
-    settings: dict[str, Any] = {**connection, "transaction.timeout.ms": 2_000_000}
     with pytest.raises(StreamsError, match=r"Micro-batch 3 could not begin its transaction for in-1 \(transactional"):
-        TransactionalSink(settings, connection, mark)
+        opened(kafka, 3, settings={"transaction.timeout.ms": 2_000_000})

@@ -515,7 +515,7 @@ class SimulatedSupplier(KafkaClientSupplier):
         return self.writers[-1]
 
     def _own_writer(self, coordinators: Coordinators, client_id: str, transactional_id: str | None) -> OwnWriter:
-        settings = produce_settings(self._producer_settings(client_id, transactional_id))
+        settings = produce_settings(self.producer_settings(client_id, transactional_id))
         log = PrefixedLogger("penstock.clients.writing", f"[{client_id}] ")
         wire, seed = Wire(coordinators, self.io), self.io.world.seed
         if transactional_id is None:

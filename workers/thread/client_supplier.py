@@ -142,7 +142,7 @@ class KafkaClientSupplier:
 
         transactional_id: for exactly-once, otherwise None. Transactions are not initialized yet.
         """
-        settings = self._producer_settings(client_id, transactional_id)
+        settings = self.producer_settings(client_id, transactional_id)
         unknown = producing.unknown_settings(settings)
         if not self._is_own("penstock.sender", "Writing", unknown):
             return librdkafka.make_writer(settings)
@@ -163,7 +163,7 @@ class KafkaClientSupplier:
 
     def confluent_producer(self, client_id: str, transactional_id: str | None = None) -> Producer:
         """Return a confluent_kafka.Producer; see get_producer."""
-        return librdkafka.make_producer(self._producer_settings(client_id, transactional_id))
+        return librdkafka.make_producer(self.producer_settings(client_id, transactional_id))
 
     def _consumer_settings(self, client_id: str, *prefixes: str) -> dict[str, object]:
         """Return the settings of a consumer, by librdkafka's names."""
@@ -177,7 +177,7 @@ class KafkaClientSupplier:
             "group.id": self._config["application.id"],
         }
 
-    def _producer_settings(self, client_id: str, transactional_id: str | None) -> dict[str, object]:
+    def producer_settings(self, client_id: str, transactional_id: str | None = None) -> dict[str, object]:
         """Return the settings of a producer, by librdkafka's names."""
         config = self._config
         own = {name: config[name] for name in _FOR_PRODUCER}
