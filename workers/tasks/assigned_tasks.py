@@ -148,7 +148,7 @@ class AssignedTasks(ABC, Generic[T]):
         return True
 
     def transition_to_running(self, task: T) -> None:
-        """Move a task to RUNNING; no other method does. If the brokers do not return its offsets now, it stays as it is.
+        """Move a task to RUNNING; no other method does. It stays as it is if the brokers do not return its offsets now.
 
         Raises TaskTimeoutError if they have not for task.timeout.ms.
         """

@@ -108,7 +108,7 @@ class CommitHold:
 
 def topics_of(topologies: BuiltTopologies) -> Mapping[int, TopologyTopics]:
     """Return the topics of all sub-topologies, by number."""
-    infos = topologies.infos()
+    infos = topologies.infos
     internal = {topic for info in infos.values() for topic in info.repartition_source_topics}
     outside = {built.subtopology: tuple(name for name, _ in sinks_of([built])) for built in topologies}
     return {
