@@ -23,7 +23,7 @@ from penstock.topology.records import TaskId, TopicPartition
 from .assignment_info import AssignmentInfo
 from .changelog_offsets import ChangelogOffsets
 from .client_state import AssignmentConfigs, Clients
-from .group_assignment import GroupAssignment, GroupMembers, GroupSubscriptions, host_and_port
+from .group_assignment import GroupMembers, GroupSubscriptions, host_and_port
 from .group_gate import ADVICE, OtherTopologyError, refuse_to_lead, unfit
 from .rack_aware import RackAwareOptimizer, rack_aware_optimizer
 from .spread import Loads
@@ -171,7 +171,7 @@ class StreamsPartitionAssignor:
             version = subscriptions.used_version
             if subscriptions.shutdown_requested:
                 return self._error_assignment(members, AssignorError.SHUTDOWN_REQUESTED, version)
-            return self._assign(subscriptions).encoded()
+            return self._assign(subscriptions)
         except OtherTopologyError:
             raise  # concerns this member only; the others continue without it
         except (TaskAssignmentError, MissingSourceTopicError) as error:
@@ -186,7 +186,7 @@ class StreamsPartitionAssignor:
         user_data = AssignmentInfo(version, version, error).encode()
         return {member: MemberAssignment((), user_data) for member in members}
 
-    def _assign(self, subscriptions: GroupSubscriptions) -> GroupAssignment:
+    def _assign(self, subscriptions: GroupSubscriptions) -> dict[str, MemberAssignment]:
         topics, counts, _ = self._topics
         self._tell_other_topologies(subscriptions, topology_digest(topics))
         missing = self.source_topics - counts.keys()
@@ -197,16 +197,8 @@ class StreamsPartitionAssignor:
         stateful = {task for task in tasks if topics[task.subtopology].changelog_topics}
         members = GroupMembers(subscriptions, tasks)
         probing_needed = self._assign_tasks_to_clients(members, tasks, stateful)
-        now = self.clock.wall_clock_ms()
-        return GroupAssignment(
-            subscriptions,
-            members,
-            tasks,
-            stateful,
-            leader=self.process_id,
-            probing_rebalance_ms=now + self._configs.probing_rebalance_interval_ms if probing_needed else None,
-            log=self.log,
-        )
+        probing_ms = self.clock.wall_clock_ms() + self._configs.probing_rebalance_interval_ms
+        return members.assignments(stateful, self.process_id, probing_ms if probing_needed else None, self.log)
 
     def _assign_tasks_to_clients(
         self, members: GroupMembers, tasks: Mapping[TaskId, Partitions], stateful: set[TaskId]
