@@ -354,6 +354,22 @@ class ProcessorStateManager:
             self._locked = False
 
 
+def checkpointed_offsets(
+    state_directory: StateDirectory, task_id: TaskId, log: PrefixedLogger
+) -> Mapping[TopicPartition, int]:
+    """Return the changelog offsets in the checkpoint file of a closed task; none if there is no file, or a damaged one.
+
+    See ProcessorStateManager.write_checkpoint.
+    """
+    checkpoint = OffsetCheckpoint(state_directory.directory_for_task(task_id) / CHECKPOINT_FILE_NAME)
+    try:
+        return checkpoint.read()
+    except ProcessorStateError as error:
+        log.warning("%s. It is deleted, because it is only a hint.", error)
+        checkpoint.delete()
+        return {}
+
+
 def persist_all(stores: Iterable[StateStore], beside_writes: bool) -> None:
     """Persist the committed updates of stores. beside_writes: their task continues to write."""
     for store in stores:

@@ -17,6 +17,7 @@ from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.topology.errors import BrokerUnavailableError, LockError, TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
 
+from ..group.assignment.subscription_info import UNKNOWN_OFFSET_SUM
 from ..restore.store_changelog_reader import StoreChangelogReader
 from .asked_together import AskedTogether
 from .assigned_standby_tasks import AssignedStandbyTasks
@@ -24,11 +25,10 @@ from .assigned_streams_tasks import AssignedStreamsTasks
 from .assigned_tasks import NO_TASKS, AssignedTasks, T, TaskPartitions, raise_first
 from .offset_reset import OffsetReset
 from .partition_consumer import PartitionConsumer
-from .processor_state_manager import RecycledStores
+from .processor_state_manager import RecycledStores, checkpointed_offsets
 from .streams_producer import StreamsProducer
 from .task import Task
 from .task_commits import NOT_COMMITTED, TaskCommits
-from .task_offset_sums import task_offset_sums
 
 #: Deletes the records before these offsets; returns False if the previous deletion is still running.
 Purge = Callable[[Mapping[TopicPartition, int]], bool]
@@ -303,8 +303,25 @@ class TaskManager:
         return {**self.active.all_tasks(), **self.standby.all_tasks()}
 
     def task_offset_sums(self) -> dict[TaskId, int]:
-        """Return the position of each task's state on this machine; see task_offset_sums.py."""
-        return task_offset_sums(self.all_tasks(), self.state_directory, self.log)
+        """Return the position of each task's state on this machine; the leader bases the assignment on it (KIP-441).
+
+        This is the sum of the changelog offsets of a task's stores; tasks without a changelog are left out. For closed
+        tasks the checkpoint file counts, UNKNOWN_OFFSET_SUM without one. Tasks locked by another process on this host
+        are left out, because that process reports them.
+        """
+        own = {task_id: task.offset_sum() for task_id, task in self.all_tasks().items()}
+        sums = {task_id: offset_sum for task_id, offset_sum in own.items() if offset_sum is not None}
+        for task_id in set(self.state_directory.tasks_on_disk()) - sums.keys():
+            try:
+                self.state_directory.lock(task_id)
+            except LockError:
+                continue
+            try:
+                offsets = checkpointed_offsets(self.state_directory, task_id, self.log)
+            finally:
+                self.state_directory.unlock(task_id)
+            sums[task_id] = sum(offsets.values()) if offsets else UNKNOWN_OFFSET_SUM
+        return sums
 
     def task_loads(self) -> dict[TaskId, int]:
         """Return the shares of this thread's time that active tasks use, in thousandths; without unknown ones."""
