@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from penstock.clients.clock import Clock
-from penstock.clients.group.membership import Assigned, Event, Fatal, GroupMembership, Lost, Rebalance
+from penstock.clients.group.group_member import GroupMember
+from penstock.clients.group.membership import Assigned, Event, Fatal, Lost, Rebalance
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
@@ -41,7 +42,7 @@ class Rebalancer:
     supervisor. gate: called before the first join; raises if this member does not fit the group.
     """
 
-    membership: GroupMembership
+    membership: GroupMember
     assignor: StreamsPartitionAssignor
     topologies: BuiltTopologies
     topic_manager: InternalTopicManager

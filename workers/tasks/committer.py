@@ -39,7 +39,8 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from penstock.clients.group.membership import GroupMembership, Meanwhile
+from penstock.clients.group.group_member import GroupMember
+from penstock.clients.group.membership import Meanwhile
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.errors import BrokerUnavailableError
@@ -58,7 +59,7 @@ class Commit(ABC):
     """One commit: add tasks, then finish."""
 
     producer: StreamsProducer
-    membership: GroupMembership
+    membership: GroupMember
     end_offsets: EndOffsets
     log: PrefixedLogger
     meanwhile: Meanwhile | None

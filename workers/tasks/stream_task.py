@@ -41,7 +41,7 @@ from .topic_partition_metadata import SPARK_MARK, TOPIC_MARK, UNKNOWN, TopicPart
 
 #: Returns the start offset of a partition without a committed offset: a number, OFFSET_BEGINNING or OFFSET_END.
 StartOffset = Callable[[TopicPartition], int]
-#: Returns the group's committed offsets: GroupMembership.committed.
+#: Returns the group's committed offsets: GroupMember.committed.
 Committed = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, OffsetAndMetadata | None]]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.clients.clock import Clock, SystemClock
-from penstock.clients.group.membership import GroupMembership
+from penstock.clients.group.group_member import GroupMember
 from penstock.statestore.store_factory import OpenRows
 from penstock.topology.graph.topology import Topology
 from penstock.topology.query.isolation_level import DEFAULT_ISOLATION, IsolationLevel
@@ -151,7 +151,7 @@ def _open_transactions(context: ThreadContext, clients: ThreadClients, tasks: Th
 
 
 def _client_health(
-    context: ThreadContext, clients: ThreadClients, membership: GroupMembership, tasks: ThreadTasks
+    context: ThreadContext, clients: ThreadClients, membership: GroupMember, tasks: ThreadTasks
 ) -> ClientHealth:
     return ClientHealth(
         context.name,

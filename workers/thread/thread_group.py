@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
-from penstock.clients.group.group_member import StreamsGroupMember
-from penstock.clients.group.membership import GroupMembership
+from penstock.clients.group.group_member import GroupMember
 from penstock.topology.errors import StreamsError
 from penstock.topology.graph.topology_facts import facts_of, pack_facts
 
@@ -46,7 +45,7 @@ def create_assignor(context: ThreadContext, clients: ThreadClients) -> StreamsPa
 
 def create_membership(
     context: ThreadContext, assignor: StreamsPartitionAssignor, topologies: BuiltTopologies, topics: TopicNames
-) -> GroupMembership:
+) -> GroupMember:
     """Return a membership that has not joined yet. assignor: used if it leads the group."""
     supplier, client_id = context.supplier, f"{context.name}-member"
     if not context.broker_assigns:
@@ -66,14 +65,15 @@ def create_rebalancer(
     topic_manager: InternalTopicManager,
     topics: TopicNames,
     assignor: StreamsPartitionAssignor,
-    membership: GroupMembership,
+    membership: GroupMember,
     tasks: ThreadTasks,
 ) -> Rebalancer:
     """Return what takes these tasks through the rebalances of the group."""
     reporter = None
-    if isinstance(membership, StreamsGroupMember):
-        report = membership.report_task_offsets
-        reporter = TaskOffsetReporter(report, tasks.manager, tasks.changelog_reader, context.clock)
+    if context.broker_assigns:
+        reporter = TaskOffsetReporter(
+            membership.report_task_offsets, tasks.manager, tasks.changelog_reader, context.clock
+        )
     listener = RebalanceListener(
         tasks.manager,
         context.states,
@@ -115,7 +115,7 @@ def _refuse_other_group(context: ThreadContext, clients: ThreadClients, topologi
     refuse_other_topology(context.application_id, others, topologies.infos)
 
 
-def member_labels(context: ThreadContext, membership: GroupMembership) -> dict[str, str]:
+def member_labels(context: ThreadContext, membership: GroupMember) -> dict[str, str]:
     """Return what describes this thread's member in pushed metrics (Kafka: ClientTelemetryProvider)."""
     labels = {
         "group_id": context.application_id,

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 
-from penstock.clients.group.membership import GroupMembership
+from penstock.clients.group.group_member import GroupMember
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.checkpoints.manifest import checksum
 from penstock.statestore.directory.state_directory import StateDirectory
@@ -79,7 +79,7 @@ def create_tasks(
     clients: ThreadClients,
     topologies: BuiltTopologies,
     topics: TopicNames,
-    membership: GroupMembership,
+    membership: GroupMember,
     resources: TaskResources,
     topic_ids: Callable[[], Mapping[str, bytes]],
 ) -> ThreadTasks:
@@ -181,7 +181,7 @@ def _global_state(
 def _changelog_reader(
     context: ThreadContext,
     clients: ThreadClients,
-    membership: GroupMembership,
+    membership: GroupMember,
     resources: TaskResources,
     consumer: PartitionConsumer,
     timeouts: TaskTimeouts,
@@ -204,7 +204,7 @@ def _changelog_reader(
     )
 
 
-def _checkpoints(context: ThreadContext, clients: ThreadClients, membership: GroupMembership) -> Checkpoints:
+def _checkpoints(context: ThreadContext, clients: ThreadClients, membership: GroupMember) -> Checkpoints:
     config = context.config
     uri = config["penstock.checkpoint.uri"]
     facts = facts_of(context.topology, config) if uri else {}
@@ -229,7 +229,7 @@ def _checkpoints(context: ThreadContext, clients: ThreadClients, membership: Gro
 def _commits(
     context: ThreadContext,
     clients: ThreadClients,
-    membership: GroupMembership,
+    membership: GroupMember,
     active: AssignedStreamsTasks,
     consumer: PartitionConsumer,
     producer: StreamsProducer,
