@@ -99,7 +99,8 @@ class AssignedTasks(ABC, Generic[T]):
             if task is not None:
                 self.log.trace("Created task %s with assigned partitions %s", task_id, listed(partitions))
                 self.environment.metrics.task_created.record(1, self.environment.time.now_ms)
-                self.add_new_task(task)
+                self._tasks[task_id] = task
+                self._by_partition.update(dict.fromkeys(task.input_partitions | task.changelog_partitions, task))
                 created.append(task)
         return created
 
@@ -108,11 +109,6 @@ class AssignedTasks(ABC, Generic[T]):
         self, task_id: TaskId, partitions: Collection[TopicPartition], topology: ProcessorTopology
     ) -> T | None:
         """Return one task, None if it would have nothing to do."""
-
-    def add_new_task(self, task: T) -> None:
-        """Register a task that is not initialized yet."""
-        self._tasks[task.task_id] = task
-        self._by_partition.update(dict.fromkeys(task.input_partitions | task.changelog_partitions, task))
 
     def _forget(self, task: T) -> None:
         del self._tasks[task.task_id]

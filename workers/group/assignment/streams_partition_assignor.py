@@ -307,12 +307,19 @@ class StreamsPartitionAssignor:
         return Assignment(given.active, given.standby, active, standby, 0 if given.taken else None)
 
     def _refused(self, active: Mapping[TaskId, Partitions], standby: Mapping[TaskId, Partitions]) -> Assignment | None:
-        """Return what to do in place of tasks that do not fit this topology, None if they do."""
+        """Return what to do in place of tasks that do not fit this topology, None if they do.
+
+        Join once more: a static member that returns quickly gets its previous topology's assignment.
+        """
         reason = unfit({**active, **standby}, self._topics[0])
-        if reason is not None:
-            return self._on_unfit(f"The group's leader assigned a task of another topology: {reason}")
-        self._has_been_assigned = True
-        return None
+        was_assigned, self._has_been_assigned = self._has_been_assigned, True
+        if reason is None:
+            return None
+        said = f"The group's leader assigned a task of another topology: {reason}"
+        if was_assigned:
+            raise OtherTopologyError(f"{said} {ADVICE}")
+        self.log.info("%s Rebalancing again, in case it is this member's previous assignment.", said)
+        return Assignment(next_rebalance_in_ms=0)
 
     def _time_until(self, next_rebalance_ms: int | None) -> int | None:
         """Return the time until then, limited to the probing interval in case a clock has jumped."""
@@ -320,14 +327,6 @@ class StreamsPartitionAssignor:
             return None
         remaining = next_rebalance_ms - self.clock.wall_clock_ms()
         return min(max(remaining, 0), self._configs.probing_rebalance_interval_ms)
-
-    def _on_unfit(self, reason: str) -> Assignment:
-        """Join once more: a static member that returns quickly gets its previous topology's assignment."""
-        if self._has_been_assigned:
-            raise OtherTopologyError(f"{reason} {ADVICE}")
-        self._has_been_assigned = True
-        self.log.info("%s Rebalancing again, in case it is this member's previous assignment.", reason)
-        return Assignment(next_rebalance_in_ms=0)
 
     def _must_rejoin(self, info: AssignmentInfo) -> bool:
         """Return True after version probing, and if the group knows another endpoint of this static member."""
