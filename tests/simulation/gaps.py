@@ -48,6 +48,9 @@ GAPS: dict[str, tuple[str, ...]] = {
         "processor_state_manager.ProcessorStateManager.restore: except Exception",
         "processor_state_manager.ProcessorStateManager.raise_if_corrupted: raise error",
     ),
+    "no checkpoint file is damaged: tests/workers/test_damaged_state.py": (
+        "processor_state_manager.checkpointed_offsets: ",
+    ),
     "no code of an application fails, and disks fail in commits only: tests/workers/test_assigned_tasks.py": (
         "task_manager.TaskManager.suspend_tasks_and_state: except Exception",
         "assigned_tasks.AssignedTasks._suspend: ",
