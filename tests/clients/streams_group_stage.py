@@ -58,9 +58,8 @@ class ThreadDouble:
             {"application.id": "a", "bootstrap.servers": "unused:1", "application.server": endpoint}
         )
         log = PrefixedLogger(__name__, "")
-        offsets: ChangelogOffsets = NoOffsets()
         self.member = member
-        self.assignor = StreamsPartitionAssignor(settings, process_id, offsets, SystemClock(), log, tags)
+        self.assignor = StreamsPartitionAssignor(settings, process_id, NoOffsets(), SystemClock(), log, tags)
         self.assignment = Assignment()
         self.events: list[Event] = []
         self.history: list[frozenset[TaskId]] = []
@@ -116,8 +115,11 @@ class ThreadDouble:
             self.member.close(leave)
 
 
-class NoOffsets:
-    """ChangelogOffsets of a member that never leads."""
+class NoOffsets(ChangelogOffsets):
+    """Those of a member that never leads."""
+
+    def __init__(self) -> None:
+        """Take no client: nothing is requested."""
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         raise AssertionError("asked for offsets")

@@ -51,7 +51,7 @@ from .stream_task import StreamTask
 from .streams_producer import StreamsProducer
 
 #: Returns the end offset of each partition, after the records of open transactions.
-EndOffsets = Callable[[Collection[TopicPartition]], dict[TopicPartition, int]]
+EndOffsets = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, int]]
 
 
 @dataclass(eq=False)
@@ -126,7 +126,7 @@ class Commit(ABC):
         if sum([task.state_manager.log_removals() for task in self.tasks]):
             self.producer.flush()
 
-    def changelog_ends(self) -> dict[TopicPartition, int]:
+    def changelog_ends(self) -> Mapping[TopicPartition, int]:
         """Wait until every record is acknowledged, then return the ends of the tasks' changelogs, {} if they are not
         due.
 

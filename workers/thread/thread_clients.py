@@ -13,7 +13,7 @@ from penstock.topology.config.config_keys import EXACTLY_ONCE_V2
 from penstock.topology.context.exception_handlers import asks_for_sources
 from penstock.topology.records import TopicPartition
 
-from ..group.assignment.changelog_offsets import AdminChangelogOffsets
+from ..group.assignment.changelog_offsets import ChangelogOffsets
 from ..stalls.stall_watchdog import END_OFFSETS_TIMEOUT_MS, StallWatchdog
 from ..tasks.partition_consumer import PartitionConsumer
 from ..tasks.partition_offsets import PartitionOffsets
@@ -63,9 +63,9 @@ class ThreadClients:
             in_doubt=in_doubt,
         )
 
-    def changelog_offsets(self, timeout_ms: int | None = None) -> AdminChangelogOffsets:
+    def changelog_offsets(self, timeout_ms: int | None = None) -> ChangelogOffsets:
         """Return what asks for offsets of changelogs. timeout_ms: None for that of a group's leader."""
-        return AdminChangelogOffsets(self.admin, self.offsets_reader, timeout_ms or self._leader_timeout_ms)
+        return ChangelogOffsets(self.admin, self.offsets_reader, timeout_ms or self._leader_timeout_ms)
 
     def stall_watchdog(self, consumer: PartitionConsumer) -> StallWatchdog:
         """Return what notices that a consumer's partitions do not get on."""
