@@ -212,6 +212,17 @@ def test_unreachable_brokers_are_retried_and_then_reported(caplog: pytest.LogCap
     assert len([record for record in caplog.records if "trying on" in record.message]) == 2
 
 
+def test_the_broker_of_a_streams_group_creates_the_topics_itself() -> None:
+    kafka = DirectKafka(ManualClock())
+    kafka.create_topic("a", 3)
+    builder = StreamsBuilder()
+    builder.stream("a").group_by(lambda key, value: value).count(store="counts")
+    for protocol, created in (("streams", set()), ("classic", {"app-counts-repartition", "app-counts-changelog"})):
+        settings = config(group__protocol=protocol)
+        manager = InternalTopicManager(DirectAdmin(kafka), settings, StepClock(), PrefixedLogger("test", ""))
+        assert manager.make_ready(infos(builder, settings)).keys() == {"a"} | created
+
+
 class Application:
     """An application that counts: by key, and by key and window."""
 
