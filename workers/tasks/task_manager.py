@@ -6,7 +6,8 @@ implement the states, and TaskCommits decides when to commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from penstock.clients.group.membership import RetriableCommitError
@@ -116,13 +117,22 @@ class TaskManager:
                 listed(active[task_id]),
                 listed(assignment),
             )
-        self._add_tasks("active", self.active, in_assignment, promoted)
+        with self._asked_together(assignment):
+            self._add_tasks("active", self.active, in_assignment, promoted)
         if standby:
             self.log.debug("Adding assigned standby tasks %s", shown(standby))
         self._add_tasks("standby", self.standby, standby, demoted)
         new = self.active.uninitialized_partitions()
         self.log.trace("Pausing partitions: %s", listed(new))
         self.consumer.pause(new)
+
+    @contextmanager
+    def _asked_together(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
+        """Within this context, one request fetches the committed offsets of these partitions, and one their start
+        offsets.
+        """
+        with self.committed.together(partitions), self.offset_reset.together(partitions):
+            yield
 
     def _add_tasks(
         self, kind: str, registry: AssignedTasks[T], assigned: TaskPartitions, recycled: dict[TaskId, RecycledStores]
@@ -208,8 +218,7 @@ class TaskManager:
     def update_new_and_restoring_tasks(self, in_time: Callable[[], bool] = lambda: True) -> bool:
         """Open new tasks while in_time(), and move restored ones to RUNNING. Returns True when all tasks run."""
         restored = self.changelog_reader.completed()
-        starting = self.active.starting_partitions(restored)
-        with self.committed.together(starting), self.offset_reset.together(starting):  # one request each, for all tasks
+        with self._asked_together(self.active.starting_partitions(restored)):
             opened = self.active.initialize_new_tasks(in_time) and self.standby.initialize_new_tasks(in_time)
             self.opening = not opened
             self.active.update_restored(restored)
