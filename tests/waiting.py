@@ -19,6 +19,12 @@ PATIENCE_FACTOR = min(max(BUSY / (os.cpu_count() or 1), 1.0), LOAD_MAX)
 #: test does not wait so long, and no measurement uses this.
 PATIENCE_SECONDS = 300.0 * PATIENCE_FACTOR
 LOOK_SECONDS = 0.05
+#: What a broker answers that is not the leader yet, or not in the epoch that others name.
+NOT_SERVED_YET = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+)
 
 
 def eventually(
@@ -52,7 +58,7 @@ def wait_for_partitions(admin: AdminClient, topic: str, count: int) -> None:
             for answer in asked.values():
                 answer.result(PATIENCE_SECONDS)
         except KafkaException as error:
-            if error.args[0].code() not in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART):
+            if error.args[0].code() not in NOT_SERVED_YET:
                 raise
             return False
         return True
