@@ -1,1 +1,1 @@
-"""Group membership by either protocol, and the group's offsets. membership.py is the interface."""
+"""Group membership by either protocol, and the group's offsets. group_member.py is what a thread calls."""

@@ -30,6 +30,7 @@ from .membership import (
     Rebalance,
 )
 from .requests import Identity
+from .streams_values import TaskOffsets
 
 #: The number of heartbeats after a join that are sent at the eager interval: 10 s with the default.
 EAGER_BEATS = 33
@@ -53,13 +54,14 @@ _ADVICE: Mapping[ErrorCode, str] = {
 class ClassicProtocol(GroupProtocol):
     """One member. All coroutines run on the IO thread.
 
-    assign: the leader's assignor; host_of: the host of a member, see HostOf.
+    assign: the assignor, which runs on a separate thread if this member is the leader; host_of: the host of a member,
+    see HostOf; by default members have no application.server.
     """
 
     offset_commit_version = 8  # later versions do not distinguish a stale generation from a deleted group
     overtaken = ErrorCode.REBALANCE_IN_PROGRESS
 
-    def __init__(self, parts: ProtocolParts, assign: Assign, host_of: HostOf) -> None:
+    def __init__(self, parts: ProtocolParts, assign: Assign, host_of: HostOf = lambda _: ("", "")) -> None:
         super().__init__(parts)
         self._assign = assign
         self._host_of = host_of
@@ -302,6 +304,9 @@ class ClassicProtocol(GroupProtocol):
         """Send a heartbeat now."""
         if self.state in MEMBER_STATES:
             await self._heartbeat()
+
+    async def take_task_offsets(self, offsets: TaskOffsets) -> None:
+        """Do nothing: the leader gets them with each join."""
 
     async def end(self, leave: bool) -> None:
         """Leave if requested."""

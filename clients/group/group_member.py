@@ -1,4 +1,4 @@
-"""A group member's interface to the stream thread, for both protocols, which run on the IO thread."""
+"""A group member, as its stream thread calls it; the protocol runs on the IO thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from queue import SimpleQueue
 from typing import TypeVar
-from uuid import uuid4
 
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
@@ -17,25 +16,24 @@ from ..cluster.cluster import Cluster
 from ..log_context import PrefixedLogger
 from ..network_settings import NetworkSettings
 from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
-from .classic_protocol import ClassicProtocol
 from .group_coordinator import GroupCoordinator
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
-from .membership import Assign, Assigned, Event, Fatal, HostOf, Joining, Lost, Meanwhile, Rebalance
+from .membership import Assigned, Event, Fatal, Joining, Lost, Meanwhile, Rebalance
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig
 from .standstill import Standstill
-from .streams_protocol import StreamsProtocol
-from .streams_values import StreamsTopology, TaskOffsets
+from .streams_values import TaskOffsets
 
 T = TypeVar("T")
 Committed = dict[TopicPartition, OffsetAndMetadata | None]
 
 
-class ProtocolMember:
-    """Implements GroupMembership; see there for each method.
+class GroupMember:
+    """One member of a group. Only the thread that created it may call it; no call blocks unless documented.
 
-    network: connection settings; make_protocol: creates the protocol that runs on the IO thread; connect: creates the
-    connections, simulated ones in a simulation. Nothing is sent before the first join, commit or fetch.
+    network: connection settings; make_protocol: creates the protocol that runs on the IO thread, a ClassicProtocol or a
+    StreamsProtocol; connect: creates the connections, simulated ones in a simulation. Nothing is sent before the first
+    join, commit or fetch.
     """
 
     def __init__(
@@ -53,6 +51,7 @@ class ProtocolMember:
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._last_poll_ms = clock.monotonic_ms()
         self._losses_seen = 0
+        #: True from ``join`` until ``poll`` has returned Assigned, Lost or Fatal; no second join is allowed before.
         self.join_pending = False
         self._dead = False
         self._closed = False
@@ -76,7 +75,10 @@ class ProtocolMember:
         self._connection.submit(self._standstill.watch, self._connection.sleep)
 
     def poll(self) -> list[Event]:
-        """Return the events since the last call; also the liveness signal for max.poll.interval.ms."""
+        """Return the events since the last call, oldest first.
+
+        Also the liveness signal for ``max.poll.interval.ms``: if it is exceeded, the member leaves its group.
+        """
         self._last_poll_ms = self._clock.monotonic_ms()
         events: list[Event] = []
         while not self._events.empty():
@@ -103,16 +105,22 @@ class ProtocolMember:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether other members may own this member's tasks by now."""
+        """Whether other members may own the tasks: the process was suspended, or the coordinator silent, for a session.
+
+        Nothing may be written while it is True; see standstill.py.
+        """
         return self._standstill.in_doubt
 
     @property
     def member_id(self) -> str:
-        """The member id at the broker, empty before it has one."""
+        """The member's id in the group, "" while it has none."""
         return self._protocol.identity.member_id
 
     def join(self, joining: Joining, reason: str = "") -> None:
-        """Join, or make the group rebalance."""
+        """Join the group, or make it rebalance; an Assigned event follows.
+
+        reason: for the broker's log (KIP-800). Raises StreamsError while join_pending.
+        """
         if self._dead:
             raise StreamsError(f"The membership in group {self._config.group_id} has failed; create a new one.")
         if self.join_pending:
@@ -121,21 +129,32 @@ class ProtocolMember:
         self._connection.submit(self._protocol.join, joining, reason, self._losses_seen)
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Meanwhile | None = None) -> None:
-        """Commit and wait."""
+        """Commit and wait for the result.
+
+        meanwhile: called with the awaited future; may do other work until it is done.
+        Raises RetriableCommitError (retry), TaskMigratedError (no longer a member; a Lost event follows),
+        FencedInstanceIdError, or StreamsError if the broker rejects it permanently.
+        """
         self.wait_for_commit(self.commit_async(offsets), meanwhile)
 
     def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Future[None]:
-        """Commit without waiting."""
+        """Commit without waiting; the future has the result or error of ``commit``."""
         return self._connection.submit(self._protocol.commit, dict(offsets))
 
     def wait_for_commit(self, asked: Future[None], meanwhile: Meanwhile | None = None) -> None:
-        """Wait for a commit."""
+        """Wait for a future of commit_async; arguments and errors are those of ``commit``."""
         if meanwhile is not None and not asked.done():
             meanwhile(asked)
         self._wait(asked)
 
     def committed(self, partitions: Collection[TopicPartition]) -> Committed:
-        """Return the committed offsets. Does not block while an earlier request is unanswered."""
+        """Return the group's committed offset of each partition, None if there is none.
+
+        Blocks for a short time only, and not while an earlier request is unanswered; then raises
+        BrokerUnavailableError. The next call with the same partitions returns the response if it has arrived meanwhile.
+        Pending transactional offsets delay it until their transaction ends (KIP-447). Raises StreamsError if the broker
+        rejects the request.
+        """
         wanted = frozenset(partitions)
         busy = any(not question.done() for question in self._questions.values())
         if wanted not in self._questions:
@@ -169,18 +188,36 @@ class ProtocolMember:
             ) from error
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the member's identity for a producer's transaction."""
+        """Return the metadata by which a transaction's offset commit fences zombies (KIP-447).
+
+        Raises TaskMigratedError if this is not a member: without a generation the broker would not fence.
+        """
         identity = self._protocol.identity
         if identity.generation < 0:
             raise TaskMigratedError(f"Not a member of group {self._config.group_id}; other members may own its tasks.")
         return GroupMetadata(self._config.group_id, identity.generation, identity.member_id, self._config.instance_id)
 
     def release_host(self, endpoint: str) -> None:
-        """Make the members of a lost host leave."""
+        """Make the members of a lost host leave, so that their tasks move before its session times out.
+
+        endpoint: its application.server.
+        """
         self._connection.submit(self._protocol.release_host, endpoint)
 
+    def report_task_offsets(self, offsets: Mapping[TaskId, int], end_offsets: Mapping[TaskId, int]) -> None:
+        """Report standby and warm-up tasks' positions and end offsets, each summed over the task's changelogs.
+
+        Only for ``group.protocol=streams``: they are sent at the coordinator's interval, and as soon as a warm-up task
+        has caught up.
+        """
+        self._connection.submit(self._protocol.take_task_offsets, TaskOffsets(dict(offsets), dict(end_offsets)))
+
     def close(self, leave: bool) -> None:
-        """End the membership and close the connections; a second call does nothing."""
+        """End the membership and close all connections; may block. A second call does nothing, no other is allowed.
+
+        leave: leave the group, so that other members take over immediately. A static member that will be replaced under
+        the same ``group.instance.id`` does not leave; its tasks stay assigned to it until the session times out.
+        """
         if self._closed:
             return
         self._closed = True
@@ -191,54 +228,3 @@ class ProtocolMember:
             except FutureTimeoutError:
                 self._log.warning("Leaving the group took too long; its other members wait for the session timeout")
         self._connection.close()
-
-
-class GroupMember(ProtocolMember):
-    """Implements GroupMembership with the classic protocol (JoinGroup and SyncGroup).
-
-    assign: computes the assignment if this member is the leader; runs on a separate thread. host_of: by default
-    members have no application.server.
-    """
-
-    def __init__(
-        self,
-        config: GroupMemberConfig,
-        network: NetworkSettings,
-        assign: Assign,
-        clock: Clock,
-        connect: Callable[[NetworkSettings], Cluster] = Cluster,
-        host_of: HostOf = lambda _: ("", ""),
-    ) -> None:
-        super().__init__(config, network, clock, lambda parts: ClassicProtocol(parts, assign, host_of), connect)
-
-
-class StreamsGroupMember(ProtocolMember):
-    """Implements GroupMembership with the streams protocol, for ``group.protocol=streams``.
-
-    To the stream thread it looks like a classic group.
-    Session timeout, heartbeat interval and number of standby tasks are group configs on the broker, not set here
-    (streams.session.timeout.ms, streams.heartbeat.interval.ms, streams.num.standby.replicas).
-
-    network: connection settings; rack_id: client.rack.
-    """
-
-    def __init__(
-        self,
-        config: GroupMemberConfig,
-        network: NetworkSettings,
-        topology: StreamsTopology,
-        clock: Clock,
-        rack_id: str | None = None,
-    ) -> None:
-        def make_protocol(parts: ProtocolParts) -> StreamsProtocol:
-            self._streams = StreamsProtocol(parts, topology, str(uuid4()), rack_id)
-            return self._streams
-
-        super().__init__(config, network, clock, make_protocol)
-
-    def report_task_offsets(self, offsets: Mapping[TaskId, int], end_offsets: Mapping[TaskId, int]) -> None:
-        """Report standby and warm-up tasks' positions and end offsets, each summed over the task's changelogs.
-
-        They are sent at the coordinator's interval, and as soon as a warm-up task has caught up. Never blocks.
-        """
-        self._connection.submit(self._streams.take_task_offsets, TaskOffsets(dict(offsets), dict(end_offsets)))

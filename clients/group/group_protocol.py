@@ -25,6 +25,7 @@ from .membership import CommitTimeoutError, Event, HostMember, Joining, Retriabl
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig, Identity
 from .standstill import Standstill
+from .streams_values import TaskOffsets
 
 #: Leaving is optional: after this timeout, in ms, the session timeout takes effect instead.
 LEAVE_TIMEOUT_MS = 3_000
@@ -88,7 +89,11 @@ class GroupProtocol(ABC):
 
     @abstractmethod
     async def end(self, leave: bool) -> None:
-        """Leave the group if necessary; see GroupMembership.close."""
+        """Leave the group if necessary; see GroupMember.close."""
+
+    @abstractmethod
+    async def take_task_offsets(self, offsets: TaskOffsets) -> None:
+        """Take the positions of tasks; see GroupMember.report_task_offsets."""
 
     async def release_host(self, endpoint: str) -> None:
         """Make the members of a lost host leave, and learn at once which members get their tasks. endpoint:
@@ -173,7 +178,7 @@ class GroupProtocol(ABC):
         )
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit; raises as GroupMembership.commit."""
+        """Commit; raises as GroupMember.commit."""
         self.require_member()
         identity = self.identity
         try:
@@ -203,7 +208,7 @@ class GroupProtocol(ABC):
         return kind(f"Offsets of group {self._config.group_id} were not committed: {why}. Commit again later.")
 
     async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return committed offsets; see GroupMembership.committed."""
+        """Return committed offsets; see GroupMember.committed."""
         try:
             return await self._offsets.fetch(partitions)
         except RetriableError as error:

@@ -1,9 +1,6 @@
-"""A stream thread's view of its group: the interface, its events and its errors.
+"""A stream thread's view of its group: what it gives, and the events and errors that it gets.
 
-group_member.py implements it with the classic protocol (JoinGroup/SyncGroup) and with the streams group protocol
-(KIP-1071).
-
-How a thread uses it (single-threaded; no call blocks unless documented):
+How a thread uses a GroupMember (group_member.py):
 
     member.join(joining)
     every loop: for event in member.poll(): …
@@ -22,12 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
-from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from .streams_values import Report, TasksGiven
 
 
@@ -126,79 +122,3 @@ class FencedInstanceIdError(StreamsError):
 
 #: Called to do other work until a future is done.
 Meanwhile = Callable[[Future[None]], None]
-
-
-class GroupMembership(Protocol):
-    """One member of a group. Only the thread that created it may call it."""
-
-    def poll(self) -> list[Event]:
-        """Return the events since the last call, oldest first; never blocks.
-
-        Also the liveness signal for ``max.poll.interval.ms``: if it is exceeded, the member leaves its group.
-        """
-
-    def waits(self) -> tuple[str, ...]:
-        """Return what is being retried for long, as texts."""
-        return ()
-
-    @property
-    def join_pending(self) -> bool:
-        """True from ``join`` until ``poll`` has returned Assigned, Lost or Fatal; no second join is allowed before."""
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether other members may own the tasks: the process was suspended, or the coordinator silent, for a session.
-
-        Nothing may be written while it is True; see standstill.py.
-        """
-
-    def join(self, joining: Joining, reason: str = "") -> None:
-        """Join the group, or make it rebalance; returns immediately, an Assigned event follows.
-
-        reason: for the broker's log (KIP-800). Raises StreamsError while join_pending.
-        """
-
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Meanwhile | None = None) -> None:
-        """Commit and wait for the result.
-
-        meanwhile: called with the awaited future; may do other work until it is done.
-        Raises RetriableCommitError (retry), TaskMigratedError (no longer a member; a Lost event follows),
-        FencedInstanceIdError, or StreamsError if the broker rejects it permanently.
-        """
-
-    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Future[None]:
-        """Commit without waiting; the future has the result or error of ``commit``."""
-
-    def wait_for_commit(self, asked: Future[None], meanwhile: Meanwhile | None = None) -> None:
-        """Wait for a future of commit_async; arguments and errors are those of ``commit``."""
-
-    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's committed offset of each partition, None if there is none.
-
-        Blocks for a short time only, then raises BrokerUnavailableError; the next call with the same partitions returns
-        the response if it has arrived meanwhile. Pending transactional offsets delay it until their transaction ends
-        (KIP-447). Raises StreamsError if the broker rejects the request.
-        """
-
-    @property
-    def member_id(self) -> str:
-        """The member's id in the group, "" while it has none."""
-
-    def group_metadata(self) -> GroupMetadata:
-        """Return the metadata by which a transaction's offset commit fences zombies (KIP-447).
-
-        Raises TaskMigratedError if this is not a member: without a generation the broker would not fence.
-        """
-
-    def release_host(self, endpoint: str) -> None:
-        """Make the members of a lost host leave, so that their tasks move before its session times out; never blocks.
-
-        endpoint: its application.server.
-        """
-
-    def close(self, leave: bool) -> None:
-        """End the membership and close all connections. No other call is allowed afterwards.
-
-        leave: leave the group, so that other members take over immediately. A static member that will be replaced under
-        the same ``group.instance.id`` does not leave; its tasks stay assigned to it until the session times out.
-        """

@@ -44,7 +44,7 @@ class GroupMemberConfig:
     """Settings of a member by Kafka's names; durations in milliseconds. Those of its connections: NetworkSettings.
 
     unavailable_timeout_ms: how long the coordinator may be unreachable before the member fails (task.timeout.ms).
-    committed_wait_ms: how long GroupMembership.committed blocks before it raises and must be called again.
+    committed_wait_ms: how long GroupMember.committed blocks before it raises and must be called again.
     process_id_file: the file that instance_id was derived from, "" if it was configured.
     """
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TypeVar
+from uuid import uuid4
 
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TaskId
@@ -45,7 +46,12 @@ T = TypeVar("T")
 
 
 class StreamsProtocol(GroupProtocol):
-    """One member. member_id: fixed for the life of the process; rack_id: client.rack, for the broker's assignor."""
+    """One member, which looks to the stream thread like one of a classic group.
+
+    Session timeout, heartbeat interval and number of standby tasks are group configs on the broker
+    (streams.session.timeout.ms, streams.heartbeat.interval.ms, streams.num.standby.replicas). rack_id: client.rack, for
+    the broker's assignor.
+    """
 
     offset_commit_version = 9  # the first version with member epochs, and the last with topic names
     overtaken = ErrorCode.GROUP_ID_NOT_FOUND
@@ -54,14 +60,13 @@ class StreamsProtocol(GroupProtocol):
         self,
         parts: ProtocolParts,
         topology: StreamsTopology,
-        member_id: str,
-        rack_id: str | None,
+        rack_id: str | None = None,
     ) -> None:
         super().__init__(parts)
         self._topology = topology
         self._subtopologies = {found.subtopology: found for found in topology.subtopologies}
         self._rack_id = rack_id
-        self._membership = StreamsMembership(parts.config, member_id, self._subtopologies, parts.log)
+        self._membership = StreamsMembership(parts.config, str(uuid4()), self._subtopologies, parts.log)
         self._version = 0  # of heartbeats
         self._warned = False
         self._exchanging = False

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from penstock.clients.clock import SystemClock
-from penstock.clients.group.group_member import StreamsGroupMember
+from penstock.clients.group.group_member import GroupMember
 from penstock.clients.group.membership import Assigned, Event, Fatal, Lost, Rebalance
 from penstock.clients.group.requests import GroupMemberConfig
+from penstock.clients.group.streams_protocol import StreamsProtocol
 from penstock.clients.group.streams_values import InternalTopic, StreamsSubtopology, StreamsTopology
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
@@ -51,14 +53,13 @@ def quick_groups(bootstrap_servers: str) -> str:
 class ThreadDouble:
     """A member, and a replacement for its stream thread: it opens and closes tasks, and joins when required."""
 
-    def __init__(self, member: StreamsGroupMember, process_id: UUID, endpoint: str, tags: Mapping[str, str]) -> None:
+    def __init__(self, member: GroupMember, process_id: UUID, endpoint: str, tags: Mapping[str, str]) -> None:
         settings = StreamsConfig(
             {"application.id": "a", "bootstrap.servers": "unused:1", "application.server": endpoint}
         )
         log = PrefixedLogger(__name__, "")
-        offsets: ChangelogOffsets = NoOffsets()
         self.member = member
-        self.assignor = StreamsPartitionAssignor(settings, process_id, offsets, SystemClock(), log, tags)
+        self.assignor = StreamsPartitionAssignor(settings, process_id, NoOffsets(), SystemClock(), log, tags)
         self.assignment = Assignment()
         self.events: list[Event] = []
         self.history: list[frozenset[TaskId]] = []
@@ -66,6 +67,11 @@ class ThreadDouble:
         self.offset_sums: Mapping[TaskId, int] = {}
         self.rejoins = True
         self.closed = False
+
+    @property
+    def protocol(self) -> StreamsProtocol:
+        assert isinstance(self.member._protocol, StreamsProtocol)
+        return self.member._protocol
 
     @property
     def active(self) -> frozenset[TaskId]:
@@ -109,8 +115,11 @@ class ThreadDouble:
             self.member.close(leave)
 
 
-class NoOffsets:
-    """ChangelogOffsets of a member that never leads."""
+class NoOffsets(ChangelogOffsets):
+    """Those of a member that never leads."""
+
+    def __init__(self) -> None:
+        """Take no client: nothing is requested."""
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         raise AssertionError("asked for offsets")
@@ -171,7 +180,12 @@ class Group:
     ) -> ThreadDouble:
         """Start a thread in its own process."""
         connection = network_settings({"bootstrap.servers": self.bootstrap_servers})
-        member = StreamsGroupMember(config or self.config, connection, topology or self.topology, SystemClock())
+        member = GroupMember(
+            config or self.config,
+            connection,
+            SystemClock(),
+            partial(StreamsProtocol, topology=topology or self.topology),
+        )
         # The threads of a host belong to one process of the application.
         process_id = uuid5(NAMESPACE_URL, endpoint) if endpoint else uuid4()
         thread = ThreadDouble(member, process_id, endpoint, tags or {})

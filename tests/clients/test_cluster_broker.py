@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from penstock.clients.cluster.brokers import KafkaBrokers
 from penstock.clients.cluster.cluster import Cluster
 from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.errors import ErrorCode, RetriableError, UnreachableError
+from penstock.clients.group.classic_protocol import ClassicProtocol
 from penstock.clients.group.group_member import GroupMember
 from penstock.clients.group.membership import Assigned, MemberAssignment, MemberSubscription, RetriableCommitError
 from penstock.clients.group.requests import GroupMemberConfig
@@ -183,9 +185,8 @@ def test_the_coordinator_is_found_after_the_bootstrap_server_is_gone(
     create_topics(admin, NewTopic(topic, 1, replica_assignment=[[node, FIRST]]))
     config = GroupMemberConfig(group_id, heartbeat_interval_ms=500, api_timeout_ms=2_000)
     network = network_settings({"bootstrap.servers": coordinator.bootstrap_servers, "connections.max.idle.ms": 0})
-    member = GroupMember(
-        config, network, lambda members: {name: MemberAssignment((), b"") for name in members}, SystemClock()
-    )
+    protocol = partial(ClassicProtocol, assign=lambda members: {name: MemberAssignment((), b"") for name in members})
+    member = GroupMember(config, network, SystemClock(), protocol)
     try:
         member.join(joining(MemberSubscription(b"", frozenset({topic}))))
         wait_for_assignment(member)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 import pytest
@@ -71,7 +72,9 @@ class Driver:
         self, config: GroupMemberConfig, bootstrap_servers: str, assign: Assign, topic: str, host: str = ""
     ) -> None:
         network = network_settings({"bootstrap.servers": bootstrap_servers})
-        self.member = GroupMember(config, network, assign, SystemClock(), host_of=_host_of)
+        self.member = GroupMember(
+            config, network, SystemClock(), partial(ClassicProtocol, assign=assign, host_of=_host_of)
+        )
         self.topic = topic
         self.host = host
         self.events: list[Event] = []

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from penstock.clients.cluster.cluster import Address
 from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.errors import BrokerError, ErrorCode, UnreachableError
 from penstock.clients.group import group_coordinator, requests
+from penstock.clients.group.classic_protocol import ClassicProtocol
 from penstock.clients.group.group_member import GroupMember
 from penstock.clients.group.member_state import MEMBER_TRANSITIONS, MemberState, member_states
 from penstock.clients.group.membership import (
@@ -62,8 +64,8 @@ def start() -> Iterator[Start]:
         member = GroupMember(
             config,
             network_settings({"bootstrap.servers": bootstrap_servers}),
-            lambda members: {member: MemberAssignment((), b"part") for member in members},
             SystemClock(),
+            partial(ClassicProtocol, assign=lambda members: {m: MemberAssignment((), b"part") for m in members}),
         )
         made.append(member)
         member.join(joining(MemberSubscription(b"", frozenset({"t"}))))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.cluster import Cluster
 from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.group import requests
+from penstock.clients.group.classic_protocol import ClassicProtocol
 from penstock.clients.group.group_member import GroupMember
 from penstock.clients.group.membership import (
     Assigned,
@@ -63,7 +65,7 @@ class Members:
 
     def stranger(self) -> GroupMember:
         """A member that has not joined."""
-        member = GroupMember(self.config, self.servers, echo, SystemClock())
+        member = GroupMember(self.config, self.servers, SystemClock(), partial(ClassicProtocol, assign=echo))
         self.made.append(member)
         return member
 
@@ -74,7 +76,7 @@ class Members:
             heartbeat_interval_ms=heartbeat_interval_ms,
             eager_heartbeat_interval_ms=heartbeat_interval_ms,
         )
-        member = GroupMember(config, self.servers, echo, SystemClock())
+        member = GroupMember(config, self.servers, SystemClock(), partial(ClassicProtocol, assign=echo))
         self.made.append(member)
         member.join(joining(MemberSubscription(b"", frozenset({self.topic}))))
         return member

@@ -58,7 +58,7 @@ def layers(monkeypatch: pytest.MonkeyPatch) -> Layers:
     monkeypatch.setattr(client_supplier, "KafkaBrokers", lambda settings, creates_topics=False: settings)
     for kind in ("Fetcher", "KafkaProducer", "TransactionalKafkaProducer"):
         monkeypatch.setattr(client_supplier, kind, lambda brokers, settings, *rest: settings)
-    for kind in ("GroupMember", "StreamsGroupMember", "GroupOffsetsReader"):
+    for kind in ("GroupMember", "GroupOffsetsReader"):
         monkeypatch.setattr(client_supplier, kind, lambda what, settings, *rest, **named: settings)
     monkeypatch.setattr(client_supplier, "KafkaAdmin", lambda settings: settings)
 

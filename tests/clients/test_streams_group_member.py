@@ -203,7 +203,7 @@ def test_the_broker_receives_task_offsets(group: Group) -> None:
     thread.join()
     group.settle()
     group.run_for(3 * HEARTBEAT_MS / 1000)
-    coordinator = thread.member._streams._coordinator
+    coordinator = thread.protocol._coordinator
     described = thread.member._connection.submit(coordinator.offsets, streams_messages.describe(group.group_id))
     (member,) = described.result(PATIENCE_SECONDS).groups[0].members
     assert {(o.subtopology_id, o.partition, o.offset) for o in member.task_offsets} == {("0", 0, 41), ("0", 1, NO_LAG)}
@@ -266,7 +266,7 @@ def test_a_fenced_member_that_only_learns_of_its_epoch_does_not_take_the_slot_ba
 ) -> None:
     old = static(group)
     group.settle()
-    protocol = old.member._streams
+    protocol = old.protocol
     ask = protocol._ask
 
     async def ask_earlier(request: Any) -> Any:
@@ -292,7 +292,7 @@ def test_a_fenced_member_that_only_learns_of_its_epoch_does_not_take_the_slot_ba
 def test_a_static_member_that_lost_its_membership_gets_its_own_slot_back(group: Group) -> None:
     thread = static(group)
     group.settle()
-    protocol = thread.member._streams
+    protocol = thread.protocol
 
     async def lose() -> None:
         protocol._emit_all(protocol._membership.lose("a commit was rejected"))
@@ -351,7 +351,7 @@ def test_an_endpoint_that_the_broker_normalizes_causes_no_rejoins(group: Group) 
 def test_tasks_in_a_lost_response_are_assigned_again(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = group.add(), group.add()
     group.settle()
-    protocol = first.member._streams
+    protocol = first.protocol
     exchange = protocol._ask
     lost: list[Any] = []
 

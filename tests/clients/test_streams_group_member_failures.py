@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -13,11 +14,11 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 
 from penstock.clients.clock import SystemClock
 from penstock.clients.group import streams_messages, streams_protocol
+from penstock.clients.group.classic_protocol import ClassicProtocol
 from penstock.clients.group.group_member import GroupMember
 from penstock.clients.group.membership import (
     Assigned,
     Fatal,
-    GroupMembership,
     Lost,
     MemberAssignment,
     MemberSubscription,
@@ -56,7 +57,7 @@ def fatal_error(group: Group, thread: ThreadDouble) -> Exception:
 
 def evict(thread: ThreadDouble) -> None:
     """Remove a member without its knowledge, as the end of its session does."""
-    protocol, connection = thread.member._streams, thread.member._connection
+    protocol, connection = thread.protocol, thread.member._connection
     config, member_id = protocol._config, thread.member.member_id
     request = streams_messages.leave(config.group_id, member_id, config.instance_id, False, protocol._version)
     response = connection.submit(protocol._coordinator.offsets, request).result(PATIENCE_SECONDS)
@@ -164,7 +165,12 @@ def classic_member(group: Group) -> GroupMember:
         return {member: MemberAssignment((), b"") for member in members}
 
     connection = network_settings({"bootstrap.servers": group.bootstrap_servers})
-    member = GroupMember(replace(group.config, session_timeout_ms=6_000), connection, assign, SystemClock())
+    member = GroupMember(
+        replace(group.config, session_timeout_ms=6_000),
+        connection,
+        SystemClock(),
+        partial(ClassicProtocol, assign=assign),
+    )
     member.join(joining(MemberSubscription(b"", frozenset({group.topic}))))
     return member
 
@@ -277,7 +283,7 @@ def test_a_commit_with_another_epoch_than_the_members_is_refused(
 ) -> None:
     thread = group.add()
     group.settle()
-    membership = thread.member._streams._membership
+    membership = thread.protocol._membership
     group.configure(heartbeat_interval_ms=5_000, session_timeout_ms=45_000)
     group.run_until(lambda: membership._heartbeat_interval_ms == 5_000)  # otherwise a heartbeat fixes it
     identity = membership.identity
@@ -294,7 +300,7 @@ def test_a_transaction_is_fenced_by_the_member_epoch(
 ) -> None:
     thread = group.add()
     group.settle()
-    member: GroupMembership = thread.member
+    member: GroupMember = thread.member
     producer = Producer({"bootstrap.servers": group.bootstrap_servers, "transactional.id": unique_name("tx")})
     producer.init_transactions(10)
     producer.begin_transaction()

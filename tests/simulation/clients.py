@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -24,6 +25,7 @@ from penstock.clients.errors import (
     UnreachableError,
     broker_error,
 )
+from penstock.clients.group.classic_protocol import ClassicProtocol
 from penstock.clients.group.group_description import GroupDescription
 from penstock.clients.group.group_member import GroupMember
 from penstock.clients.group.membership import Assign
@@ -538,5 +540,11 @@ class SimulatedSupplier(KafkaClientSupplier):
             return SimulatedConnection(world, self.io, self.io.client, broker)
 
         if self.on_java:
-            return JavaMember(config, NetworkSettings(), leading_on_java(assign), self._clock, connect)
-        return GroupMember(config, NetworkSettings(), assign, self._clock, connect)
+            return JavaMember(
+                config,
+                NetworkSettings(),
+                self._clock,
+                partial(ClassicProtocol, assign=leading_on_java(assign)),
+                connect,
+            )
+        return GroupMember(config, NetworkSettings(), self._clock, partial(ClassicProtocol, assign=assign), connect)

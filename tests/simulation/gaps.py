@@ -9,7 +9,7 @@ GAPS: dict[str, tuple[str, ...]] = {
     "a fault of the code that calls it, which no application can cause": (
         "stream_thread.StreamThread.poll_time_ms: ",
         "task_manager.TaskManager._add_tasks: ",
-        "task_manager.TaskManager._add_stream_tasks: ",
+        "task_manager.TaskManager.create_tasks: ",
         "stream_task.StreamTask._running: raise StreamsError",
         "global_state.GlobalTask.",
         "global_state.NoGlobalState.",
@@ -19,6 +19,7 @@ GAPS: dict[str, tuple[str, ...]] = {
     "no topic is missing, and all processes have the same version": (
         "rebalance_listener.RebalanceListener.on_partitions_assigned: ",
         "rebalancer.Rebalancer._handle: raise event.error",
+        "assigned_tasks.AssignedTasks.create_tasks: ",
         "changelog_bounds.ChangelogBounds._on_error: raise missing_changelog",
         "record_collector.RecordCollector.check_changelogs: ",
     ),
@@ -47,6 +48,9 @@ GAPS: dict[str, tuple[str, ...]] = {
         "processor_state_manager.ProcessorStateManager.restore: except Exception",
         "processor_state_manager.ProcessorStateManager.raise_if_corrupted: raise error",
     ),
+    "no checkpoint file is damaged: tests/workers/test_damaged_state.py": (
+        "processor_state_manager.checkpointed_offsets: ",
+    ),
     "no code of an application fails, and disks fail in commits only: tests/workers/test_assigned_tasks.py": (
         "task_manager.TaskManager.suspend_tasks_and_state: except Exception",
         "assigned_tasks.AssignedTasks._suspend: ",
@@ -58,7 +62,6 @@ GAPS: dict[str, tuple[str, ...]] = {
         "assigned_tasks.AssignedTasks.close_zombie_task: ",
         "assigned_tasks.AssignedTasks.remove_zombie: raise failure",
     ),
-    "standby tasks ask no broker before they are opened": ("assigned_tasks.AssignedTasks.on_unavailable: ",),
     "what is suspended is closed in the same rebalance": (
         "assigned_tasks.AssignedTasks.maybe_resume_suspended_task: ",
     ),

@@ -6,11 +6,13 @@ import heapq
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
 from penstock.clients.cluster.cluster import Address
 from penstock.clients.cluster.coordinators import CoordinatorKind
+from penstock.clients.group.classic_protocol import ClassicProtocol
 from penstock.clients.group.group_coordinator import GroupCoordinator
 from penstock.clients.group.group_member import GroupMember
 from penstock.clients.group.membership import Assign, Event, Meanwhile
@@ -132,7 +134,8 @@ class DirectMember(GroupMember):
             GROUP, instance_id, session_timeout_ms=NEVER_MS, max_poll_interval_ms=NEVER_MS - 5_000
         )
         connection = DirectConnection(kafka, client_id)
-        super().__init__(config, NetworkSettings(), assign, kafka.clock, lambda _: connection)  # type: ignore[arg-type, return-value]
+        protocol = partial(ClassicProtocol, assign=assign)
+        super().__init__(config, NetworkSettings(), kafka.clock, protocol, lambda _: connection)  # type: ignore[arg-type, return-value]
         self._kafka = kafka
         self.left: bool | None = None
 

@@ -21,6 +21,7 @@ from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.errors import StreamsError, TaskAssignmentError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.group.assignment.assignment_info import AssignmentInfo
+from penstock.workers.group.assignment.changelog_offsets import ChangelogOffsets
 from penstock.workers.group.assignment.client_state import AssignmentConfigs, Clients
 from penstock.workers.group.assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
 from penstock.workers.group.assignment.subscription_info import (
@@ -51,7 +52,7 @@ COUNTS = {"a": 6, "b": 4, "c": 5}
 TASKS = {TaskId(0, n) for n in range(6)} | {TaskId(1, n) for n in range(5)}
 
 
-class FixedOffsets:
+class FixedOffsets(ChangelogOffsets):
     """Changelogs that all have the same length. asked: the partitions whose offsets were requested."""
 
     def __init__(self, known: bool = True) -> None:

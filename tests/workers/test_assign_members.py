@@ -17,7 +17,7 @@ from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import TaskAssignmentError
 from penstock.topology.records import TaskId
 from penstock.workers.group.assignment.assignment_info import AssignmentInfo
-from penstock.workers.group.assignment.changelog_offsets import AdminChangelogOffsets
+from penstock.workers.group.assignment.changelog_offsets import ChangelogOffsets
 from penstock.workers.group.assignment.streams_partition_assignor import StreamsPartitionAssignor
 from penstock.workers.group.assignment.subscription_info import LATEST_OFFSET, LATEST_SUPPORTED_VERSION
 from penstock.workers.group.assignment.topics_info import topics_infos
@@ -42,7 +42,7 @@ class Thread:
         self.answers: list[AssignmentInfo] = []
         self.topics = InternalTopicManager(self.admin, config, clock, log)
         self.offsets_reader = supplier.get_offsets_reader(f"offsets-{slot}", 10_000)
-        offsets = AdminChangelogOffsets(self.admin, self.offsets_reader)
+        offsets = ChangelogOffsets(self.admin, self.offsets_reader)
         self.assignor = StreamsPartitionAssignor(config, process_id, offsets, clock, log, latest_version=version)
         builder = StreamsBuilder()
         builder.stream(source).group_by(lambda key, value: value).count(store="counts")

@@ -30,18 +30,17 @@ LOGS = {task_id: TopicPartition(CHANGELOG, task_id.partition) for task_id in IDS
 
 
 class Bench:
-    """A registry, and a factory of tasks for it."""
+    """A registry with the clients and the topology of a thread."""
 
     def __init__(self, stage: Stage, topology: Any) -> None:
         self.thread = stage.thread(topology, {})
         log = PrefixedLogger("penstock.test", "")
-        self.registry = AssignedStreamsTasks(log, TaskTimeouts(0, ManualClock(), log))
+        made = self.thread.task_manager.active
+        timeouts = TaskTimeouts(0, ManualClock(), log)
+        self.registry = AssignedStreamsTasks(made.topologies, made.environment, made.clients, timeouts, log)
 
     def add(self, *task_ids: TaskId) -> list[StreamTask]:
-        tasks: list[StreamTask] = self.thread.task_manager.task_creator.create_tasks({i: INPUT[i] for i in task_ids})
-        for task in tasks:
-            self.registry.add_new_task(task)
-        return tasks
+        return self.registry.create_tasks({i: INPUT[i] for i in task_ids})
 
     def run(self) -> list[StreamTask]:
         """Bring two tasks to RUNNING."""

@@ -25,7 +25,7 @@ from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError, TopologyError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.stores.windows import TimeWindows
-from penstock.workers.group.assignment.changelog_offsets import AdminChangelogOffsets
+from penstock.workers.group.assignment.changelog_offsets import ChangelogOffsets
 from penstock.workers.group.assignment.repartition_topics import repartition_topic_counts
 from penstock.workers.group.assignment.topics_info import TopicsInfo, partition_groups, topics_infos
 from penstock.workers.group.internal_topic_manager import (
@@ -212,6 +212,17 @@ def test_unreachable_brokers_are_retried_and_then_reported(caplog: pytest.LogCap
     assert len([record for record in caplog.records if "trying on" in record.message]) == 2
 
 
+def test_the_broker_of_a_streams_group_creates_the_topics_itself() -> None:
+    kafka = DirectKafka(ManualClock())
+    kafka.create_topic("a", 3)
+    builder = StreamsBuilder()
+    builder.stream("a").group_by(lambda key, value: value).count(store="counts")
+    for protocol, created in (("streams", set()), ("classic", {"app-counts-repartition", "app-counts-changelog"})):
+        settings = config(group__protocol=protocol)
+        manager = InternalTopicManager(DirectAdmin(kafka), settings, StepClock(), PrefixedLogger("test", ""))
+        assert manager.make_ready(infos(builder, settings)).keys() == {"a"} | created
+
+
 class Application:
     """An application that counts: by key, and by key and window."""
 
@@ -315,7 +326,7 @@ def test_changelog_offsets_come_from_the_brokers(application: Application, boots
     application.make_ready()
     supplier = KafkaClientSupplier(config(application.id, bootstrap__servers=bootstrap_servers))
     reader = supplier.get_offsets_reader("offsets", 2_000)
-    offsets = AdminChangelogOffsets(application.asking, reader, 2_000)
+    offsets = ChangelogOffsets(application.asking, reader, 2_000)
     changelog = TopicPartition(f"{application.id}-counts-changelog", 0)
     assert offsets.end_offsets([changelog]) == {changelog: 0}
     assert offsets.committed_offsets([changelog]) == {changelog: 0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from penstock.clients.clock import Clock, SystemClock
 from penstock.clients.group import standstill as standstill_module
+from penstock.clients.group.classic_protocol import ClassicProtocol
 from penstock.clients.group.group_member import GroupMember
 from penstock.clients.group.membership import Assigned, Event, Lost, MemberAssignment, MemberSubscription
 from penstock.clients.group.requests import GroupMemberConfig
@@ -244,7 +246,12 @@ def join(unique_name: Callable[[str], str]) -> Iterator[Callable[[str, Clock], G
         config = GroupMemberConfig(unique_name("group"), session_timeout_ms=SESSION_MS, heartbeat_interval_ms=100)
         network = network_settings({"bootstrap.servers": servers})
         assigned = MemberAssignment((), b"part")
-        member = GroupMember(config, network, lambda members: dict.fromkeys(members, assigned), clock)
+        member = GroupMember(
+            config,
+            network,
+            clock,
+            partial(ClassicProtocol, assign=lambda members: dict.fromkeys(members, assigned)),
+        )
         members.append(member)
         member.join(joining(MemberSubscription(b"", frozenset({"t"}))))
         eventually(lambda: any(isinstance(event, Assigned) for event in member.poll()))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from penstock.clients.clock import Clock
-from penstock.clients.cluster.admin import Admin, NewTopic, TopicSetting
+from penstock.clients.cluster.admin import Admin, NewTopic, TopicSetting, answered
 from penstock.clients.cluster.topics import ClusterDescription
 from penstock.clients.connection.listener_probe import security_mismatch
 from penstock.clients.errors import BrokerError, ClientError, ErrorCode, RetriableError, TlsError, UnreachableError
@@ -44,6 +44,8 @@ _LONG_MAX = 2**63 - 1
 _MISSING_TOPIC_GRACE_MS = 3_000
 #: Time limit of a request to create topics, in ms.
 _CREATE_MS = 30_000
+#: Time limit of a request to list all topics, in ms.
+_LIST_MS = 60_000
 #: Time limit of a request to describe topics, in ms; after it a warning is logged, and the request repeated.
 _DESCRIBE_MS = 5_000
 #: Interval of log lines about topics that are not ready.
@@ -116,6 +118,9 @@ class InternalTopicManager:
         #: The racks of the replicas of all partitions, as of the last make_ready. Only with a
         #: rack.aware.assignment.strategy, and without partitions with a replica on a broker that has no rack.
         self.partition_racks: dict[TopicPartition, frozenset[str]] = {}
+        #: The ids of the topics of the tasks, as of the last look.
+        self.ids: dict[str, bytes] = {}
+        self._broker_assigns = self.config["group.protocol"] == "streams"
         # As in Kafka Streams: the member must poll in time.
         self._retry_timeout_ms: int = self.config["max.poll.interval.ms"] // 2
         self._patience_ms: int | None = None
@@ -125,11 +130,14 @@ class InternalTopicManager:
     def make_ready(self, topics: Mapping[int, TopicsInfo], patience_ms: int | None = None) -> dict[str, int]:
         """Create missing internal topics; return the partition counts of all topics.
 
-        The result covers all source, internal and existing sink topics. patience_ms: how long to wait for the brokers
+        The broker of a streams group creates them itself. The result covers all source, internal and existing sink
+        topics. patience_ms: how long to wait for the brokers
         before a BrokerUnavailableError, after which the caller retries; None: half of ``max.poll.interval.ms``, after
         which retrying is pointless. Raises MissingSourceTopicError, TopologyError for joined topics that are not
         co-partitioned, StreamsError for an internal topic with a wrong number of partitions, BrokerUnavailableError.
         """
+        if self._broker_assigns:
+            return self.topic_counts(patience_ms)
         self._patience_ms = patience_ms
         counts = self._until_ready(lambda waited_ms: self._describe_user_topics(topics, waited_ms))
         needed = self._needed(topics, counts)
@@ -137,14 +145,23 @@ class InternalTopicManager:
         self._check_settings(topics)
         return {**counts, **internal}
 
-    def look(self, topics: Mapping[int, TopicsInfo]) -> dict[str, bytes]:
-        """Check the internal topics that the broker of a streams group has made; return the ids of all topics of tasks.
+    def topic_counts(self, patience_ms: int | None = None) -> dict[str, int]:
+        """Return the partition counts of all topics of the cluster. patience_ms: time limit.
+
+        Raises BrokerUnavailableError.
+        """
+        with answered("The topics of the cluster could not be listed"):
+            return self.admin.describe(None, _LIST_MS if patience_ms is None else patience_ms).partition_counts
+
+    def look(self, topics: Mapping[int, TopicsInfo]) -> None:
+        """Check the internal topics that the broker of a streams group has made, and note the ids of all topics of
+        tasks.
 
         Without an answer, and without ids (before Kafka 2.8), there is none. See InternalTopicSettings.
         """
         self._check_settings(topics)
         names = {name for info in topics.values() for name in info.source_topics | info.changelog_topics.keys()}
-        return self._asked("Could not describe topics", lambda: self.admin.topic_ids(names, _DESCRIBE_MS)) or {}
+        self.ids |= self._asked("Could not describe topics", lambda: self.admin.topic_ids(names, _DESCRIBE_MS)) or {}
 
     def _check_settings(self, topics: Mapping[int, TopicsInfo]) -> None:
         policies: dict[str, str] = {}

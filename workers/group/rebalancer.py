@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from penstock.clients.clock import Clock
-from penstock.clients.group.membership import Assigned, Event, Fatal, GroupMembership, Lost, Rebalance
+from penstock.clients.group.group_member import GroupMember
+from penstock.clients.group.membership import Assigned, Event, Fatal, Lost, Rebalance
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
@@ -20,8 +21,9 @@ from ..metrics.spans import Spans
 from ..tasks.task_manager import TaskManager
 from .assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
 from .assignment.subscription_info import AssignorError
+from .internal_topic_manager import InternalTopicManager
 from .rebalance_listener import RebalanceListener
-from .source_topics import SourceTopics
+from .source_topics import BuiltTopologies
 from .streams_metadata import HostReporter
 from .task_offset_reporter import TaskOffsetReporter
 
@@ -40,9 +42,10 @@ class Rebalancer:
     supervisor. gate: called before the first join; raises if this member does not fit the group.
     """
 
-    membership: GroupMembership
+    membership: GroupMember
     assignor: StreamsPartitionAssignor
-    topics: SourceTopics
+    topologies: BuiltTopologies
+    topic_manager: InternalTopicManager
     task_manager: TaskManager
     listener: RebalanceListener
     clock: Clock
@@ -102,7 +105,7 @@ class Rebalancer:
         elif self._next_rebalance_ms is not None and self.clock.monotonic_ms() >= self._next_rebalance_ms:
             self.log.info("Triggering the followup rebalance that was scheduled.")
             self._join("triggered the scheduled followup rebalance")
-        elif self.topics.changed():
+        elif self.topologies.changed():
             self._join("the topics that are read have changed")
 
     def enforce_rebalance(self, reason: str) -> None:
@@ -166,7 +169,7 @@ class Rebalancer:
             task_manager.partitions_by_host = assignment.partitions_by_host
             if self.hosts is not None:
                 by_host = assignment.partitions_by_host, assignment.standby_partitions_by_host
-                self.hosts.on_assignment(*by_host, self.topics.counts)
+                self.hosts.on_assignment(*by_host, self.topologies.counts)
             task_manager.set_assignment_metadata(assignment.active, assignment.standby)
             active, standby = task_manager.tasks_to_give_up()
             if active or standby:
@@ -174,8 +177,8 @@ class Rebalancer:
                 self.listener.on_partitions_revoked(revoked, active, standby)
             if active:
                 self.enforce_rebalance("tasks that moved away are closed")
-            if assignment.active:
-                self.topics.on_assigned()  # before a record is read or written
+            if assignment.active:  # the internal topics exist; look at all before a record is read or written
+                self.topic_manager.look(self.topologies.infos)
         self.listener.on_partitions_assigned(
             {partition for partitions in assignment.active.values() for partition in partitions}, assignment.error
         )
@@ -208,14 +211,18 @@ class Rebalancer:
         Raises TaskTimeoutError after failures for task.timeout.ms.
         """
         task_ids, timeouts = self.task_manager.active.all_assigned_task_ids(), self.task_manager.active.timeouts
+        patience_ms = JOIN_PATIENCE_MS if self._has_joined else None
         try:
-            self.topics.prepare(JOIN_PATIENCE_MS if self._has_joined else None)
+            self.topologies.refresh()
+            counts = self.topic_manager.make_ready(self.topologies.infos, patience_ms)
         except BrokerUnavailableError as error:
             if not self._has_joined:
                 raise
             timeouts.failed(task_ids, MAKING_READY, error)
             self._retry_join_ms = self.clock.monotonic_ms() + JOIN_RETRY_MS
             return False
+        self.assignor.update_topics(self.topologies.infos, counts, self.topic_manager.partition_racks)
+        self.topologies.note(counts)
         timeouts.succeeded(task_ids, MAKING_READY)
         self._retry_join_ms = None
         return True

@@ -33,7 +33,7 @@ from .restore_progress import RestoreProgress
 RESTORED_AT_ONCE = 4
 RECORDS_AT_ONCE = 20_000
 
-#: Reads the group's committed offsets: GroupMembership.committed.
+#: Reads the group's committed offsets: GroupMember.committed.
 Offsets = Mapping[TopicPartition, OffsetAndMetadata | None]
 Committed = Callable[[Collection[TopicPartition]], Offsets]
 #: The operation, in messages.

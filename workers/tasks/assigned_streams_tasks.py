@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from penstock.clients.group.membership import RetriableCommitError
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.topology.errors import BrokerUnavailableError, TaskMigratedError
+from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.records import TaskId, TopicPartition
 
 from .assigned_tasks import AssignedTasks
-from .stream_task import StreamTask
+from .stream_task import StreamTask, TaskClients
+from .task import TaskEnvironment
 from .task_state import TaskState
 from .task_timeouts import TaskTimeouts
 
@@ -18,15 +20,26 @@ from .task_timeouts import TaskTimeouts
 class AssignedStreamsTasks(AssignedTasks[StreamTask]):
     """Active tasks. They run once their changelogs have been read and their input offsets are known."""
 
-    def __init__(self, log: PrefixedLogger, timeouts: TaskTimeouts) -> None:
-        super().__init__("stream task", log)
-        self.timeouts = timeouts
+    task_type_name = "stream task"
+
+    def __init__(
+        self,
+        topologies: Iterable[ProcessorTopology],
+        environment: TaskEnvironment,
+        clients: TaskClients,
+        timeouts: TaskTimeouts,
+        log: PrefixedLogger,
+    ) -> None:
+        super().__init__(topologies, environment, timeouts, log)
+        self.clients = clients
         #: Tasks that a client's timeout has interrupted within a record: they must be reopened.
         self.interrupted: set[TaskId] = set()
 
-    def on_unavailable(self, task: StreamTask, error: BrokerUnavailableError) -> None:
-        """Retry later; raises TaskTimeoutError after task.timeout.ms."""
-        self.timeouts.failed([task.task_id], "opening the stores", error)
+    def create_task(
+        self, task_id: TaskId, partitions: Collection[TopicPartition], topology: ProcessorTopology
+    ) -> StreamTask:
+        """Return an active task."""
+        return StreamTask(task_id, partitions, topology, self.environment, self.clients)
 
     def starting_partitions(self, restored: Collection[TopicPartition]) -> set[TopicPartition]:
         """Return the input partitions of new tasks, and of those whose changelogs are among these."""
@@ -58,18 +71,6 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
                 task.task_id,
                 listed(task.changelog_partitions),
             )
-
-    def transition_to_running(self, task: StreamTask) -> None:
-        """Move a task to RUNNING. If the brokers do not return its offsets now, it stays in RESTORING.
-
-        Raises TaskTimeoutError if they have not for task.timeout.ms.
-        """
-        try:
-            super().transition_to_running(task)
-        except BrokerUnavailableError as error:
-            self.timeouts.failed([task.task_id], "reading the offsets to start from", error)
-        else:
-            self.timeouts.succeeded([task.task_id], "reading the offsets to start from")
 
     def process(self, max_records: int) -> int:
         """Let every running task that has some process up to max_records. Returns how many records were processed.

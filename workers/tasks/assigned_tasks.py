@@ -5,23 +5,29 @@ A task holds its own state; Kafka's registries (created, restoring, running, sus
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import Generic, NoReturn, TypeVar
+from typing import ClassVar, Generic, NoReturn, TypeVar
 
 from penstock.clients.log_context import PrefixedLogger, listed
-from penstock.topology.errors import BrokerUnavailableError, LockError, TaskMigratedError
+from penstock.topology.errors import BrokerUnavailableError, LockError, TaskMigratedError, TopologyError
+from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.records import TaskId, TopicPartition
 
 from .processor_state_manager import RecycledStores
-from .task import Task
+from .task import Task, TaskEnvironment
 from .task_state import STEPS, Step, TaskState
+from .task_timeouts import TaskTimeouts
 
 T = TypeVar("T", bound=Task)
 
 #: The input partitions of each task.
 TaskPartitions = Mapping[TaskId, Collection[TopicPartition]]
 NO_TASKS: TaskPartitions = MappingProxyType({})
+
+#: The operation that lets a task run, in messages.
+READING_OFFSETS = "reading the offsets to start from"
 
 
 def raise_first(errors: Iterable[Exception | None]) -> None:
@@ -31,11 +37,25 @@ def raise_first(errors: Iterable[Exception | None]) -> None:
             raise error
 
 
-class AssignedTasks(Generic[T]):
-    """The tasks of one type, by id."""
+class AssignedTasks(ABC, Generic[T]):
+    """Creates the tasks of one type, and has them by id (Kafka Streams: also ActiveTaskCreator, StandbyTaskCreator).
 
-    def __init__(self, task_type_name: str, log: PrefixedLogger) -> None:
-        self.task_type_name = task_type_name
+    topologies: read whenever tasks are created, because patterns may match other topics by then.
+    """
+
+    #: The type in log lines.
+    task_type_name: ClassVar[str]
+
+    def __init__(
+        self,
+        topologies: Iterable[ProcessorTopology],
+        environment: TaskEnvironment,
+        timeouts: TaskTimeouts,
+        log: PrefixedLogger,
+    ) -> None:
+        self.topologies = topologies
+        self.environment = environment
+        self.timeouts = timeouts
         self.log = log
         self._tasks: dict[TaskId, T] = {}
         self._by_partition: dict[TopicPartition, T] = {}
@@ -60,10 +80,35 @@ class AssignedTasks(Generic[T]):
         """Tasks that wait, with open stores, for the end of a rebalance."""
         return {task_id: task for task_id, task in self._tasks.items() if task.state is TaskState.SUSPENDED}
 
-    def add_new_task(self, task: T) -> None:
-        """Register a task that is not initialized yet."""
-        self._tasks[task.task_id] = task
-        self._by_partition.update(dict.fromkeys(task.input_partitions | task.changelog_partitions, task))
+    def create_tasks(self, tasks: TaskPartitions) -> list[T]:
+        """Create and register tasks, in state CREATED, for ids and their input partitions.
+
+        Raises TopologyError for a sub-topology that does not exist here.
+        """
+        created = []
+        topologies = {topology.subtopology: topology for topology in self.topologies}
+        for task_id, partitions in sorted(tasks.items()):
+            topology = topologies.get(task_id.subtopology)
+            if topology is None:
+                raise TopologyError(
+                    f"Task {task_id} is assigned, but this process's topology has no sub-topology "
+                    f"{task_id.subtopology}. All processes of an application must run the same topology; deploy the "
+                    "same version everywhere."
+                )
+            task = self.create_task(task_id, partitions, topology)
+            if task is not None:
+                self.log.trace("Created task %s with assigned partitions %s", task_id, listed(partitions))
+                self.environment.metrics.task_created.record(1, self.environment.time.now_ms)
+                self._tasks[task_id] = task
+                self._by_partition.update(dict.fromkeys(task.input_partitions | task.changelog_partitions, task))
+                created.append(task)
+        return created
+
+    @abstractmethod
+    def create_task(
+        self, task_id: TaskId, partitions: Collection[TopicPartition], topology: ProcessorTopology
+    ) -> T | None:
+        """Return one task, None if it would have nothing to do."""
 
     def _forget(self, task: T) -> None:
         del self._tasks[task.task_id]
@@ -78,7 +123,8 @@ class AssignedTasks(Generic[T]):
     def initialize_new_tasks(self, in_time: Callable[[], bool] = lambda: True) -> bool:
         """Open the stores of created tasks, which then run or restore. Locked tasks stay created and are retried.
 
-        Opening takes milliseconds per store. Returns False if it ended early because in_time() is False.
+        Opening takes milliseconds per store. Returns False if it ended early because in_time() is False. Raises
+        TaskTimeoutError if the brokers have not answered a request that a task needs for task.timeout.ms.
         """
         created = self.created
         if created:
@@ -92,19 +138,23 @@ class AssignedTasks(Generic[T]):
             except LockError as error:
                 self.log.trace("Could not create %s %s due to %s; will retry", self.task_type_name, task.task_id, error)
             except BrokerUnavailableError as error:
-                self.on_unavailable(task, error)
+                self.timeouts.failed([task.task_id], "opening the stores", error)
             if not in_time():
                 return False
         return True
 
-    def on_unavailable(self, task: T, error: BrokerUnavailableError) -> None:
-        """Handle brokers that did not answer a request needed to open a task. Returning means to retry."""
-        raise error
-
     def transition_to_running(self, task: T) -> None:
-        """Move a task to RUNNING; no other method does."""
+        """Move a task to RUNNING; no other method does. It stays as it is if the brokers do not return its offsets now.
+
+        Raises TaskTimeoutError if they have not for task.timeout.ms.
+        """
         self.log.debug("Transitioning %s %s to running", self.task_type_name, task.task_id)
-        task.initialize_topology()
+        try:
+            task.initialize_topology()
+        except BrokerUnavailableError as error:
+            self.timeouts.failed([task.task_id], READING_OFFSETS, error)
+        else:
+            self.timeouts.succeeded([task.task_id], READING_OFFSETS)
 
     def all_tasks_running(self) -> bool:
         """Return whether all tasks are running."""
@@ -157,19 +207,11 @@ class AssignedTasks(Generic[T]):
             tasks = {task_id: task for task_id, task in self._tasks.items() if task_id in ids and task.state is state}
             if STEPS[state].leaves is Step.SUSPEND:
                 self.log.trace("Suspending running %s %s", self.task_type_name, listed(tasks))
-                errors += self.suspend_tasks(tasks.values())
+                errors += [self._suspend(task) for task in tasks.values()]
             else:
                 self.log.trace("Close %s %s %s", state.name.lower(), self.task_type_name, listed(tasks))
-                errors += self.close_non_running_tasks(tasks.values())
+                errors += [self._close(task, False, "Failed to close %s, %s") for task in tasks.values()]
         raise_first(errors)
-
-    def suspend_tasks(self, tasks: Iterable[T]) -> list[Exception | None]:
-        """Suspend tasks; close those that cannot be suspended. Returns their errors."""
-        return [self._suspend(task) for task in tasks]
-
-    def close_non_running_tasks(self, tasks: Iterable[T]) -> list[Exception | None]:
-        """Close tasks that have not processed anything and have nothing to commit. Returns their errors."""
-        return [self._close(task, False, "Failed to close %s, %s") for task in tasks]
 
     def _suspend(self, task: T) -> Exception | None:
         """Suspend a task; close it if it cannot be suspended. Returns the error."""

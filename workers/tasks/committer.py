@@ -39,7 +39,8 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from penstock.clients.group.membership import GroupMembership, Meanwhile
+from penstock.clients.group.group_member import GroupMember
+from penstock.clients.group.membership import Meanwhile
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.errors import BrokerUnavailableError
@@ -50,7 +51,7 @@ from .stream_task import StreamTask
 from .streams_producer import StreamsProducer
 
 #: Returns the end offset of each partition, after the records of open transactions.
-EndOffsets = Callable[[Collection[TopicPartition]], dict[TopicPartition, int]]
+EndOffsets = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, int]]
 
 
 @dataclass(eq=False)
@@ -58,7 +59,7 @@ class Commit(ABC):
     """One commit: add tasks, then finish."""
 
     producer: StreamsProducer
-    membership: GroupMembership
+    membership: GroupMember
     end_offsets: EndOffsets
     log: PrefixedLogger
     meanwhile: Meanwhile | None
@@ -125,7 +126,7 @@ class Commit(ABC):
         if sum([task.state_manager.log_removals() for task in self.tasks]):
             self.producer.flush()
 
-    def changelog_ends(self) -> dict[TopicPartition, int]:
+    def changelog_ends(self) -> Mapping[TopicPartition, int]:
         """Wait until every record is acknowledged, then return the ends of the tasks' changelogs, {} if they are not
         due.
 

@@ -1,7 +1,7 @@
 """A consumer of assigned partitions and their positions, as the main and the restore consumer.
 
 The group's membership decides what is assigned. Offsets are always explicit, because the group's committed offsets are
-read by the membership (membership.GroupMembership).
+read by the membership (group_member.GroupMember).
 """
 
 from __future__ import annotations

@@ -129,12 +129,19 @@ class ProcessorStateManager:
         if not self._topology.stores:
             return
         self._lock()
+        recycled = self._recycled or RecycledStores({}, {})
         try:
             with self._damage_told():
-                self._open_stores(build)
+                directory = self.directory()
+                for name, builder in self._topology.stores.items():
+                    self.stores[name] = store = build(builder, directory, recycled.stores.get(name))
+                    recycled.stores.pop(name, None)
+                    self._log.debug("Opened store %s, committed changelog offset %s", name, store.committed_offset())
         except BaseException:  # a retry starts afresh
             self.close()
             raise
+        self._offsets_in_memory = recycled.offsets_in_memory
+        self._recycled = None
 
     def _lock(self) -> None:
         self._state_directory.lock(self._task_id)
@@ -145,19 +152,6 @@ class ProcessorStateManager:
         if not self._locked:
             self._lock()
         return self._state_directory.get_or_create_directory_for_task(self._task_id)
-
-    def _open_stores(self, build: Build) -> None:
-        directory = self.directory()
-        recycled = self._recycled or RecycledStores({}, {})
-        for name, builder in self._topology.stores.items():
-            self.stores[name] = build(builder, directory, recycled.stores.get(name))
-            recycled.stores.pop(name, None)
-            self._log.debug(
-                "Opened store %s, committed changelog offset %s", name, self.stores[name].committed_offset()
-            )
-
-        self._offsets_in_memory = recycled.offsets_in_memory
-        self._recycled = None
 
     def changelog_offsets(self) -> dict[TopicPartition, int | None]:
         """Return the changelog offset that each store has reached, None for a store without data."""
@@ -358,6 +352,22 @@ class ProcessorStateManager:
         if self._locked:
             self._state_directory.unlock(self._task_id)
             self._locked = False
+
+
+def checkpointed_offsets(
+    state_directory: StateDirectory, task_id: TaskId, log: PrefixedLogger
+) -> Mapping[TopicPartition, int]:
+    """Return the changelog offsets in the checkpoint file of a closed task; none if there is no file, or a damaged one.
+
+    See ProcessorStateManager.write_checkpoint.
+    """
+    checkpoint = OffsetCheckpoint(state_directory.directory_for_task(task_id) / CHECKPOINT_FILE_NAME)
+    try:
+        return checkpoint.read()
+    except ProcessorStateError as error:
+        log.warning("%s. It is deleted, because it is only a hint.", error)
+        checkpoint.delete()
+        return {}
 
 
 def persist_all(stores: Iterable[StateStore], beside_writes: bool) -> None:

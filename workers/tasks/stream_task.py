@@ -23,6 +23,7 @@ from penstock.topology.query.position import Position
 from penstock.topology.records import Message, TaskId, TopicPartition
 from penstock.topology.run.compiled import CompiledTopology, compile_topology
 
+from ..group.assignment.subscription_info import LATEST_OFFSET
 from ..metrics.function_metrics import FunctionMetrics
 from ..metrics.node_samples import RECORDS, NodeSamples
 from .branch_mark import check_branch
@@ -40,7 +41,7 @@ from .topic_partition_metadata import SPARK_MARK, TOPIC_MARK, UNKNOWN, TopicPart
 
 #: Returns the start offset of a partition without a committed offset: a number, OFFSET_BEGINNING or OFFSET_END.
 StartOffset = Callable[[TopicPartition], int]
-#: Returns the group's committed offsets: GroupMembership.committed.
+#: Returns the group's committed offsets: GroupMember.committed.
 Committed = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, OffsetAndMetadata | None]]
 
 
@@ -153,6 +154,12 @@ class StreamTask(Task):
                 "start over, run `penstock reset MODULE:TOPOLOGY --execute`. To go on with what there is, run the "
                 "application once with penstock.lost.offsets=accept"
             )
+
+    @override
+    def offset_sum(self) -> int | None:
+        """As for any task, but LATEST_OFFSET while it runs: its stores have no lag."""
+        running = self.state is TaskState.RUNNING and self.changelog_partitions
+        return LATEST_OFFSET if running else super().offset_sum()
 
     def initialize_topology(self) -> None:
         """Compile the sub-topology, start its processors, and start to read the input at the committed offsets."""

@@ -190,6 +190,16 @@ class Task(TaskContext, ABC):
         """
         return None
 
+    def offset_sum(self) -> int | None:
+        """Return the sum of the changelog offsets of its stores; None without a changelog, or while they are unknown.
+
+        Kafka Streams: Task.changelogOffsets, summed up by the TaskManager.
+        """
+        if self.state is TaskState.CREATED and not self.state_manager.has_adopted:
+            return None
+        offsets = self.state_manager.changelog_offsets()
+        return sum(offset or 0 for offset in offsets.values()) if offsets else None
+
     @abstractmethod
     def initialize_topology(self) -> None:
         """Change from RESTORING to RUNNING."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from penstock.clients.group.membership import CommitTimeoutError, GroupMembership, RetriableCommitError
+from penstock.clients.group.group_member import GroupMember
+from penstock.clients.group.membership import CommitTimeoutError, RetriableCommitError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError
 
@@ -28,7 +29,7 @@ class TaskCommits:
     """
 
     active: AssignedStreamsTasks
-    membership: GroupMembership
+    membership: GroupMember
     all_together: bool
     new_commit: Callable[[bool, int], Commit]
     spans: Spans

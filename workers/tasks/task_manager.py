@@ -18,19 +18,18 @@ from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.topology.errors import BrokerUnavailableError, LockError, TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
 
+from ..group.assignment.subscription_info import UNKNOWN_OFFSET_SUM
 from ..restore.store_changelog_reader import StoreChangelogReader
 from .asked_together import AskedTogether
+from .assigned_standby_tasks import AssignedStandbyTasks
 from .assigned_streams_tasks import AssignedStreamsTasks
 from .assigned_tasks import NO_TASKS, AssignedTasks, T, TaskPartitions, raise_first
 from .offset_reset import OffsetReset
 from .partition_consumer import PartitionConsumer
-from .processor_state_manager import RecycledStores
-from .standby_task import StandbyTask
+from .processor_state_manager import RecycledStores, checkpointed_offsets
 from .streams_producer import StreamsProducer
 from .task import Task
 from .task_commits import NOT_COMMITTED, TaskCommits
-from .task_creator import AbstractTaskCreator, StandbyTaskCreator, TaskCreator
-from .task_offset_sums import task_offset_sums
 
 #: Deletes the records before these offsets; returns False if the previous deletion is still running.
 Purge = Callable[[Mapping[TopicPartition, int]], bool]
@@ -44,9 +43,7 @@ class TaskManager:
     """
 
     active: AssignedStreamsTasks
-    standby: AssignedTasks[StandbyTask]
-    task_creator: TaskCreator
-    standby_task_creator: StandbyTaskCreator
+    standby: AssignedStandbyTasks
     changelog_reader: StoreChangelogReader
     commits: TaskCommits
     consumer: PartitionConsumer
@@ -111,9 +108,20 @@ class TaskManager:
         in_assignment = {task_id: p for task_id, p in active.items() if set(p) <= set(assignment)}
         promoted = self.standby.close_non_assigned_suspended_tasks(standby, in_assignment)
         demoted = self.active.close_non_assigned_suspended_tasks(active, standby)
+        if active:
+            self.log.debug("Adding assigned tasks as active: %s", shown(active))
+        for task_id in sorted(active.keys() - in_assignment.keys()):
+            self.log.warning(
+                "Task %s owned partitions %s are not contained in the assignment %s",
+                task_id,
+                listed(active[task_id]),
+                listed(assignment),
+            )
         with self._asked_together(assignment):
-            self._add_stream_tasks(assignment, in_assignment, promoted)
-        self._add_standby_tasks(demoted)
+            self._add_tasks("active", self.active, in_assignment, promoted)
+        if standby:
+            self.log.debug("Adding assigned standby tasks %s", shown(standby))
+        self._add_tasks("standby", self.standby, standby, demoted)
         new = self.active.uninitialized_partitions()
         self.log.trace("Pausing partitions: %s", listed(new))
         self.consumer.pause(new)
@@ -126,37 +134,8 @@ class TaskManager:
         with self.committed.together(partitions), self.offset_reset.together(partitions):
             yield
 
-    def _add_stream_tasks(
-        self,
-        assignment: Collection[TopicPartition],
-        in_assignment: TaskPartitions,
-        recycled: dict[TaskId, RecycledStores],
-    ) -> None:
-        active = self.assigned_active_tasks
-        if active:
-            self.log.debug("Adding assigned tasks as active: %s", shown(active))
-        for task_id in sorted(active.keys() - in_assignment.keys()):
-            self.log.warning(
-                "Task %s owned partitions %s are not contained in the assignment %s",
-                task_id,
-                listed(active[task_id]),
-                listed(assignment),
-            )
-        self._add_tasks("active", self.active, self.task_creator, in_assignment, recycled)
-
-    def _add_standby_tasks(self, recycled: dict[TaskId, RecycledStores]) -> None:
-        standby = self.assigned_standby_tasks
-        if standby:
-            self.log.debug("Adding assigned standby tasks %s", shown(standby))
-        self._add_tasks("standby", self.standby, self.standby_task_creator, standby, recycled)
-
     def _add_tasks(
-        self,
-        kind: str,
-        registry: AssignedTasks[T],
-        creator: AbstractTaskCreator[T],
-        assigned: TaskPartitions,
-        recycled: dict[TaskId, RecycledStores],
+        self, kind: str, registry: AssignedTasks[T], assigned: TaskPartitions, recycled: dict[TaskId, RecycledStores]
     ) -> None:
         """Resume suspended tasks and register new ones. A new task takes over the recycled stores with its id."""
         owned = registry.all_assigned_task_ids() - registry.suspended.keys()
@@ -167,11 +146,10 @@ class TaskManager:
         }
         if new:
             self.log.trace("New %s tasks to be created: %s", kind, shown(new))
-            self.active.timeouts.succeeded(new)  # failures from before they moved away do not count
-            for task in creator.create_tasks(new):
+            registry.timeouts.succeeded(new)  # failures from before they moved away do not count
+            for task in registry.create_tasks(new):
                 if task.task_id in recycled:
                     task.state_manager.adopt(recycled.pop(task.task_id))
-                registry.add_new_task(task)
         for task_id, stores in recycled.items():
             self.log.warning("Nothing takes over the recycled stores of task %s; closing them", task_id)
             for store in stores.stores.values():
@@ -201,8 +179,8 @@ class TaskManager:
                     "The other tasks could not be committed; they restart from their last commit: %s", error
                 )
                 again |= self.active.running.keys()
-        self._recreate(self.active, self.task_creator, again, task_ids)
-        self._recreate(self.standby, self.standby_task_creator, set(task_ids), task_ids)
+        self._recreate(self.active, again, task_ids)
+        self._recreate(self.standby, set(task_ids), task_ids)
 
     def reopen(self, task_ids: Collection[TaskId]) -> None:
         """Close active tasks after a commit, and reopen them with the state on disk and the committed offsets.
@@ -212,7 +190,7 @@ class TaskManager:
         if self.commits.commit_all(enforce_checkpoint=True) == NOT_COMMITTED:
             self._open_uncommitted(task_ids)
         else:
-            self._recreate(self.active, self.task_creator, set(task_ids), ())
+            self._recreate(self.active, set(task_ids), ())
 
     def _open_uncommitted(self, task_ids: Collection[TaskId]) -> None:
         """Drop the work of these tasks since the last commit, and reopen them."""
@@ -222,11 +200,9 @@ class TaskManager:
             self.producer.abort_transaction()
             again = set(self.active.all_assigned_task_ids())
         self.log.warning("Reopening tasks %s from their last commit", listed(again))
-        self._recreate(self.active, self.task_creator, again, ())
+        self._recreate(self.active, again, ())
 
-    def _recreate(
-        self, registry: AssignedTasks[T], creator: AbstractTaskCreator[T], again: set[TaskId], wiped: Collection[TaskId]
-    ) -> None:
+    def _recreate(self, registry: AssignedTasks[T], again: set[TaskId], wiped: Collection[TaskId]) -> None:
         """Replace tasks with new ones, and delete the files of those in wiped."""
         tasks = {task_id: task for task_id, task in registry.all_tasks().items() if task_id in again}
         registry.close_dirty(tasks)
@@ -235,8 +211,7 @@ class TaskManager:
                 self.state_directory.wipe(task_id)
             except LockError as error:  # another process here has locked it; the damage will be detected again
                 self.log.info("The files of task %s are not deleted now: %s", task_id, error)
-        for task in creator.create_tasks({task_id: task.input_partitions for task_id, task in tasks.items()}):
-            registry.add_new_task(task)
+        registry.create_tasks({task_id: task.input_partitions for task_id, task in tasks.items()})
 
     # -- restoring
 
@@ -337,8 +312,25 @@ class TaskManager:
         return {**self.active.all_tasks(), **self.standby.all_tasks()}
 
     def task_offset_sums(self) -> dict[TaskId, int]:
-        """Return the position of each task's state on this machine; see task_offset_sums.py."""
-        return task_offset_sums(self.all_tasks(), self.state_directory, self.log)
+        """Return the position of each task's state on this machine; the leader bases the assignment on it (KIP-441).
+
+        This is the sum of the changelog offsets of a task's stores; tasks without a changelog are left out. For closed
+        tasks the checkpoint file counts, UNKNOWN_OFFSET_SUM without one. Tasks locked by another process on this host
+        are left out, because that process reports them.
+        """
+        own = {task_id: task.offset_sum() for task_id, task in self.all_tasks().items()}
+        sums = {task_id: offset_sum for task_id, offset_sum in own.items() if offset_sum is not None}
+        for task_id in set(self.state_directory.tasks_on_disk()) - sums.keys():
+            try:
+                self.state_directory.lock(task_id)
+            except LockError:
+                continue
+            try:
+                offsets = checkpointed_offsets(self.state_directory, task_id, self.log)
+            finally:
+                self.state_directory.unlock(task_id)
+            sums[task_id] = sum(offsets.values()) if offsets else UNKNOWN_OFFSET_SUM
+        return sums
 
     def task_loads(self) -> dict[TaskId, int]:
         """Return the shares of this thread's time that active tasks use, in thousandths; without unknown ones."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,12 @@ from penstock.clients.clock import Clock, SystemClock
 from penstock.clients.cluster.admin import Admin, KafkaAdmin
 from penstock.clients.cluster.brokers import KafkaBrokers
 from penstock.clients.connection.security import check_security_keys, is_security_key
-from penstock.clients.group.group_member import GroupMember, StreamsGroupMember
+from penstock.clients.group.classic_protocol import ClassicProtocol
+from penstock.clients.group.group_member import GroupMember
 from penstock.clients.group.membership import Assign
 from penstock.clients.group.offsets_reader import GroupOffsetsReader
 from penstock.clients.group.requests import GroupMemberConfig
+from penstock.clients.group.streams_protocol import StreamsProtocol
 from penstock.clients.group.streams_values import StreamsTopology
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import NETWORK_FIELDS, NetworkSettings, network_settings
@@ -212,17 +215,21 @@ class KafkaClientSupplier:
     def get_group_member(self, client_id: str, assign: Assign, instance_id: str | None = None) -> GroupMember:
         """Return this thread's member of the application's group; instance_id: see static_instance_id."""
         member_config, network = self._member_settings(client_id, instance_id)
-        return GroupMember(member_config, network, assign, self._clock, host_of=user_host)
+        return GroupMember(
+            member_config, network, self._clock, partial(ClassicProtocol, assign=assign, host_of=user_host)
+        )
 
     def get_streams_group_member(
         self, client_id: str, topology: StreamsTopology, instance_id: str | None = None
-    ) -> StreamsGroupMember:
+    ) -> GroupMember:
         """Return this thread's member of a streams group, where the broker assigns tasks (``group.protocol=streams``,
         KIP-1071).
         """
         member_config, network = self._member_settings(client_id, instance_id)
         rack = self._config["client.rack"] or None
-        return StreamsGroupMember(member_config, network, topology, self._clock, rack)
+        return GroupMember(
+            member_config, network, self._clock, partial(StreamsProtocol, topology=topology, rack_id=rack)
+        )
 
     def get_offsets_reader(self, client_id: str, timeout_ms: int) -> GroupOffsetsReader:
         """Return a reader of the group's committed offsets that is no member; timeout_ms: per request."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.clients.clock import Clock
-from penstock.clients.group.membership import GroupMembership
+from penstock.clients.group.group_member import GroupMember
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import TaskMigratedError
 from penstock.topology.records import TaskId
@@ -39,7 +39,7 @@ class CommitHold:
     def __init__(
         self,
         task_manager: TaskManager,
-        membership: GroupMembership,
+        membership: GroupMember,
         topologies: BuiltTopologies,
         clock: Clock,
         log: PrefixedLogger,
@@ -108,7 +108,7 @@ class CommitHold:
 
 def topics_of(topologies: BuiltTopologies) -> Mapping[int, TopologyTopics]:
     """Return the topics of all sub-topologies, by number."""
-    infos = topologies.infos()
+    infos = topologies.infos
     internal = {topic for info in infos.values() for topic in info.repartition_source_topics}
     outside = {built.subtopology: tuple(name for name, _ in sinks_of([built])) for built in topologies}
     return {

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.clients.clock import Clock, SystemClock
-from penstock.clients.group.membership import GroupMembership
+from penstock.clients.group.group_member import GroupMember
 from penstock.statestore.store_factory import OpenRows
 from penstock.topology.graph.topology import Topology
 from penstock.topology.query.isolation_level import DEFAULT_ISOLATION, IsolationLevel
 
 from ..control.messages import ThreadControl, ThreadSpec
+from ..group.internal_topic_manager import InternalTopicManager
 from ..group.rebalancer import Rebalancer
 from ..group.source_topics import BuiltTopologies
 from ..group.topic_names import TopicNames
@@ -30,7 +31,7 @@ from .input_limit import InputLimit
 from .thread_clients import ThreadClients
 from .thread_commands import Answers
 from .thread_context import ThreadContext
-from .thread_group import create_group, create_rebalancer, member_labels
+from .thread_group import create_assignor, create_membership, create_rebalancer, member_labels
 from .thread_status import Measurement, StatusReporter
 from .thread_tasks import TaskResources, ThreadTasks, create_tasks
 from .thread_telemetry import ThreadTelemetry
@@ -87,17 +88,19 @@ def create_parts(
     )
     context = ThreadContext(topology, spec, control, supplier, clock, sleep)
     clients = ThreadClients(context)
-    topologies = BuiltTopologies(topology.internal_builder, spec.config, clients.topic_counts)
+    log = context.logger("internal_topic_manager")
+    topic_manager = InternalTopicManager(clients.admin, spec.config, clock, log, sleep)
+    topologies = BuiltTopologies(topology.internal_builder, spec.config, topic_manager.topic_counts, clock, log)
     topics = TopicNames(context.application_id, topologies)
-    group = create_group(context, clients, topologies, topics)
-    membership, source_topics = group.membership, group.source_topics
-    tasks = create_tasks(context, clients, topologies, topics, membership, resources, lambda: source_topics.ids)
+    assignor = create_assignor(context, clients)
+    membership = create_membership(context, assignor, topologies, topics)
+    tasks = create_tasks(context, clients, topologies, topics, membership, resources, lambda: topic_manager.ids)
     health = _client_health(context, clients, membership, tasks)
     answers = _answers(context, topologies, topics, tasks, health)
     return StreamThreadParts(
         context,
         tasks,
-        create_rebalancer(context, clients, topologies, topics, group, tasks),
+        create_rebalancer(context, clients, topologies, topic_manager, topics, assignor, membership, tasks),
         _open_transactions(context, clients, tasks),
         StatusReporter(
             context.config,
@@ -148,7 +151,7 @@ def _open_transactions(context: ThreadContext, clients: ThreadClients, tasks: Th
 
 
 def _client_health(
-    context: ThreadContext, clients: ThreadClients, membership: GroupMembership, tasks: ThreadTasks
+    context: ThreadContext, clients: ThreadClients, membership: GroupMember, tasks: ThreadTasks
 ) -> ClientHealth:
     return ClientHealth(
         context.name,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from penstock.clients.cluster.admin import answered
 from penstock.clients.cluster.offsets import LATEST
 from penstock.clients.librdkafka import as_reader, as_writer
 from penstock.clients.network_settings import limit_ms
@@ -14,7 +13,7 @@ from penstock.topology.config.config_keys import EXACTLY_ONCE_V2
 from penstock.topology.context.exception_handlers import asks_for_sources
 from penstock.topology.records import TopicPartition
 
-from ..group.assignment.changelog_offsets import AdminChangelogOffsets
+from ..group.assignment.changelog_offsets import ChangelogOffsets
 from ..stalls.stall_watchdog import END_OFFSETS_TIMEOUT_MS, StallWatchdog
 from ..tasks.partition_consumer import PartitionConsumer
 from ..tasks.partition_offsets import PartitionOffsets
@@ -25,8 +24,6 @@ from .thread_context import ThreadContext
 
 #: Time limit for the group leader's requests of offsets, in ms.
 OFFSETS_TIMEOUT_MS = 10_000
-#: Time limit for a request to list topics, in ms.
-METADATA_TIMEOUT_MS = 60_000
 
 
 class ThreadClients:
@@ -52,10 +49,11 @@ class ThreadClients:
         transactional = config["processing.guarantee"] == EXACTLY_ONCE_V2
         transactional_id = f"{context.application_id}-{context.spec.process_id}-{context.spec.slot}"
         given = transactional_id if transactional else None
+        sinks_age_ms = limit_ms(config.of_client("metadata.max.age.ms", "producer."))
         return StreamsProducer(
             lambda: as_writer(context.supplier.get_producer(f"{context.name}-producer", transactional_id=given)),
             context.logger("streams_producer"),
-            topics=SinkTopics(self.admin, context.clock, self.metadata_max_age_ms("producer.")),
+            topics=SinkTopics(self.admin, context.clock, sinks_age_ms),
             transactional=transactional,
             handler=production_error_handler(config),
             keeps_sources=asks_for_sources(config),
@@ -65,15 +63,9 @@ class ThreadClients:
             in_doubt=in_doubt,
         )
 
-    def topic_counts(self, patience_ms: int | None = None) -> dict[str, int]:
-        """Return the partition counts of all topics of the cluster. patience_ms: time limit."""
-        timeout_ms = METADATA_TIMEOUT_MS if patience_ms is None else patience_ms
-        with answered("The topics of the cluster could not be listed"):
-            return self.admin.describe(None, timeout_ms).partition_counts
-
-    def changelog_offsets(self, timeout_ms: int | None = None) -> AdminChangelogOffsets:
+    def changelog_offsets(self, timeout_ms: int | None = None) -> ChangelogOffsets:
         """Return what asks for offsets of changelogs. timeout_ms: None for that of a group's leader."""
-        return AdminChangelogOffsets(self.admin, self.offsets_reader, timeout_ms or self._leader_timeout_ms)
+        return ChangelogOffsets(self.admin, self.offsets_reader, timeout_ms or self._leader_timeout_ms)
 
     def stall_watchdog(self, consumer: PartitionConsumer) -> StallWatchdog:
         """Return what notices that a consumer's partitions do not get on."""
@@ -89,7 +81,3 @@ class ThreadClients:
         """Request the end offsets that readers can reach, without blocking."""
         ends = dict.fromkeys(partitions, LATEST)
         return self.admin.offsets(ends, END_OFFSETS_TIMEOUT_MS, self._context.committed_only)
-
-    def metadata_max_age_ms(self, *prefixes: str) -> int:
-        """Return metadata.max.age.ms of the client with these prefixes; 0 is no limit, as for the client."""
-        return limit_ms(self._config.of_client("metadata.max.age.ms", *prefixes))

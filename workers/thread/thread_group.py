@@ -1,13 +1,12 @@
-"""A stream thread's part in its group: assignor, membership and source topics, and the rebalancer over its tasks."""
+"""A stream thread's part in its group: assignor and membership, and the rebalancer over its tasks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
-from penstock.clients.group.group_member import StreamsGroupMember
-from penstock.clients.group.membership import GroupMembership
+from penstock.clients.group.group_member import GroupMember
 from penstock.topology.errors import StreamsError
 from penstock.topology.graph.topology_facts import facts_of, pack_facts
 
@@ -20,7 +19,7 @@ from ..group.assignment.streams_topology import streams_topology
 from ..group.internal_topic_manager import InternalTopicManager
 from ..group.rebalance_listener import RebalanceListener
 from ..group.rebalancer import Rebalancer
-from ..group.source_topics import BuiltTopologies, SourceTopics
+from ..group.source_topics import BuiltTopologies
 from ..group.streams_metadata import HostReporter
 from ..group.task_offset_reporter import TaskOffsetReporter
 from ..group.topic_names import TopicNames
@@ -30,20 +29,9 @@ from .thread_context import ThreadContext
 from .thread_tasks import ThreadTasks
 
 
-@dataclass(frozen=True, eq=False)
-class ThreadGroup:
-    """The part that needs no tasks; see create_group."""
-
-    assignor: StreamsPartitionAssignor
-    membership: GroupMembership
-    source_topics: SourceTopics
-
-
-def create_group(
-    context: ThreadContext, clients: ThreadClients, topologies: BuiltTopologies, topics: TopicNames
-) -> ThreadGroup:
-    """Return a membership that has not joined yet, with the assignor that it uses if it leads the group."""
-    assignor = StreamsPartitionAssignor(
+def create_assignor(context: ThreadContext, clients: ThreadClients) -> StreamsPartitionAssignor:
+    """Return the assignor, which knows no topics yet."""
+    return StreamsPartitionAssignor(
         context.config,
         UUID(context.spec.process_id),
         clients.changelog_offsets(),
@@ -53,13 +41,12 @@ def create_group(
         rack=context.config["client.rack"],
         facts=pack_facts(facts_of(context.topology, context.config)),
     )
-    membership = _membership(context, assignor, topologies, topics)
-    return ThreadGroup(assignor, membership, _source_topics(context, clients, topologies, assignor))
 
 
-def _membership(
+def create_membership(
     context: ThreadContext, assignor: StreamsPartitionAssignor, topologies: BuiltTopologies, topics: TopicNames
-) -> GroupMembership:
+) -> GroupMember:
+    """Return a membership that has not joined yet. assignor: used if it leads the group."""
     supplier, client_id = context.supplier, f"{context.name}-member"
     if not context.broker_assigns:
         return supplier.get_group_member(client_id, assignor.assign, context.instance_id)
@@ -71,38 +58,22 @@ def _membership(
     return supplier.get_streams_group_member(client_id, topology, context.instance_id)
 
 
-def _source_topics(
-    context: ThreadContext, clients: ThreadClients, topologies: BuiltTopologies, assignor: StreamsPartitionAssignor
-) -> SourceTopics:
-    log = context.logger("internal_topic_manager")
-    manager = InternalTopicManager(clients.admin, context.config, context.clock, log, context.sleep)
-    return SourceTopics(
-        topologies,
-        clients.topic_counts,
-        (lambda _, patience_ms: clients.topic_counts(patience_ms))
-        if context.broker_assigns  # it makes the topics, too
-        else manager.make_ready,
-        manager.look,
-        lambda infos, counts: assignor.update_topics(infos, counts, manager.partition_racks),
-        context.clock,
-        clients.metadata_max_age_ms("consumer.", "main.consumer."),
-        log,
-    )
-
-
 def create_rebalancer(
     context: ThreadContext,
     clients: ThreadClients,
     topologies: BuiltTopologies,
+    topic_manager: InternalTopicManager,
     topics: TopicNames,
-    group: ThreadGroup,
+    assignor: StreamsPartitionAssignor,
+    membership: GroupMember,
     tasks: ThreadTasks,
 ) -> Rebalancer:
     """Return what takes these tasks through the rebalances of the group."""
-    membership, reporter = group.membership, None
-    if isinstance(membership, StreamsGroupMember):
-        report = membership.report_task_offsets
-        reporter = TaskOffsetReporter(report, tasks.manager, tasks.changelog_reader, context.clock)
+    reporter = None
+    if context.broker_assigns:
+        reporter = TaskOffsetReporter(
+            membership.report_task_offsets, tasks.manager, tasks.changelog_reader, context.clock
+        )
     listener = RebalanceListener(
         tasks.manager,
         context.states,
@@ -113,8 +84,9 @@ def create_rebalancer(
     )
     return Rebalancer(
         membership,
-        group.assignor,
-        group.source_topics,
+        assignor,
+        topologies,
+        topic_manager,
         tasks.manager,
         listener,
         context.clock,
@@ -140,10 +112,10 @@ def _refuse_other_group(context: ThreadContext, clients: ThreadClients, topologi
         refuse_consumers(context.application_id, [member.client_id for member in group.members])
     own = (context.instance_id or "").rpartition("-")[0]
     others = [tasks_given(m) for m in group.members if not own or (m.instance_id or "").rpartition("-")[0] != own]
-    refuse_other_topology(context.application_id, others, topologies.infos())
+    refuse_other_topology(context.application_id, others, topologies.infos)
 
 
-def member_labels(context: ThreadContext, membership: GroupMembership) -> dict[str, str]:
+def member_labels(context: ThreadContext, membership: GroupMember) -> dict[str, str]:
     """Return what describes this thread's member in pushed metrics (Kafka: ClientTelemetryProvider)."""
     labels = {
         "group_id": context.application_id,

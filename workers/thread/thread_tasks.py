@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 
-from penstock.clients.group.membership import GroupMembership
+from penstock.clients.group.group_member import GroupMember
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.checkpoints.manifest import checksum
 from penstock.statestore.directory.state_directory import StateDirectory
@@ -23,8 +23,8 @@ from ..restore.restore_spans import RestoreSpans
 from ..restore.store_changelog_reader import StoreChangelogReader
 from ..stalls.stall_response import RestoreStallResponse
 from ..tasks.asked_together import AskedTogether
+from ..tasks.assigned_standby_tasks import AssignedStandbyTasks
 from ..tasks.assigned_streams_tasks import AssignedStreamsTasks
-from ..tasks.assigned_tasks import AssignedTasks
 from ..tasks.changelog_bounds import ChangelogBounds
 from ..tasks.checkpoints import Checkpoints, CheckpointSettings
 from ..tasks.committer import AtLeastOnceCommit, ExactlyOnceCommit
@@ -37,7 +37,6 @@ from ..tasks.stream_task import TaskClients
 from ..tasks.streams_producer import StreamsProducer
 from ..tasks.task import TaskEnvironment
 from ..tasks.task_commits import TaskCommits
-from ..tasks.task_creator import StandbyTaskCreator, TaskCreator
 from ..tasks.task_manager import TaskManager
 from ..tasks.task_timeouts import TaskTimeouts
 from .event_loop import MakeAsyncCalls
@@ -80,7 +79,7 @@ def create_tasks(
     clients: ThreadClients,
     topologies: BuiltTopologies,
     topics: TopicNames,
-    membership: GroupMembership,
+    membership: GroupMember,
     resources: TaskResources,
     topic_ids: Callable[[], Mapping[str, bytes]],
 ) -> ThreadTasks:
@@ -129,13 +128,12 @@ def create_tasks(
         context.spans,
     )
     committed = AskedTogether("committed offsets", membership.committed, log)
-    active = AssignedStreamsTasks(context.logger("assigned_streams_tasks"), timeouts)
     task_clients = TaskClients(consumer, producer, committed.of, offset_reset.start_offset)
+    active_log, standby_log = context.logger("assigned_streams_tasks"), context.logger("assigned_standby_tasks")
+    active = AssignedStreamsTasks(topologies, environment, task_clients, timeouts, active_log)
     manager = TaskManager(
         active,
-        AssignedTasks("standby task", context.logger("assigned_standby_tasks")),
-        TaskCreator(topologies, environment, log, task_clients),
-        StandbyTaskCreator(topologies, environment, log),
+        AssignedStandbyTasks(topologies, environment, timeouts, standby_log),
         changelog_reader,
         _commits(context, clients, membership, active, consumer, producer),
         consumer,
@@ -183,7 +181,7 @@ def _global_state(
 def _changelog_reader(
     context: ThreadContext,
     clients: ThreadClients,
-    membership: GroupMembership,
+    membership: GroupMember,
     resources: TaskResources,
     consumer: PartitionConsumer,
     timeouts: TaskTimeouts,
@@ -206,7 +204,7 @@ def _changelog_reader(
     )
 
 
-def _checkpoints(context: ThreadContext, clients: ThreadClients, membership: GroupMembership) -> Checkpoints:
+def _checkpoints(context: ThreadContext, clients: ThreadClients, membership: GroupMember) -> Checkpoints:
     config = context.config
     uri = config["penstock.checkpoint.uri"]
     facts = facts_of(context.topology, config) if uri else {}
@@ -231,7 +229,7 @@ def _checkpoints(context: ThreadContext, clients: ThreadClients, membership: Gro
 def _commits(
     context: ThreadContext,
     clients: ThreadClients,
-    membership: GroupMembership,
+    membership: GroupMember,
     active: AssignedStreamsTasks,
     consumer: PartitionConsumer,
     producer: StreamsProducer,

@@ -3,56 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
-
-from typing_extensions import override
+from dataclasses import dataclass
 
 from penstock.clients.cluster.admin import Admin, answered, results
 from penstock.clients.cluster.offsets import LATEST
-from penstock.clients.protocol.offset_commits import OffsetAndMetadata
+from penstock.clients.group.offsets_reader import GroupOffsetsReader
 from penstock.topology.records import TopicPartition
 
-Offsets = dict[TopicPartition, int]
 
-
-class ChangelogOffsets(Protocol):
-    """Requests offsets from the brokers. The leader does so while it joins, so it must not call the member."""
-
-    def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the end offset of each partition; raises StreamsError."""
-
-    def committed_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the group's committed offset of each partition, 0 without one; raises StreamsError."""
-
-
-class CommittedOffsets(Protocol):
-    """Reads the group's committed offsets; clients.group.offsets_reader.GroupOffsetsReader is one."""
-
-    def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """Return the offset of each partition, None without one; raises StreamsError."""
-
-
-class AdminChangelogOffsets(ChangelogOffsets):
-    """Requests end offsets from the partitions' leaders, and committed offsets from the group's coordinator.
+@dataclass(eq=False)
+class ChangelogOffsets:
+    """Requests offsets from the brokers. The leader does so while it joins, so they are not requested from the member.
 
     timeout_ms: for one request. If the leader uses this, the group waits for it, and the leader sends no heartbeats:
     twice the timeout must be well below ``session.timeout.ms``.
     """
 
-    def __init__(self, admin: Admin, committed: CommittedOffsets, timeout_ms: int = 10_000) -> None:
-        self._admin = admin
-        self._committed = committed
-        self._timeout_ms = timeout_ms
+    admin: Admin
+    committed: GroupOffsetsReader
+    timeout_ms: int = 10_000
 
-    @override
-    def end_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
-        asked = self._admin.offsets(dict.fromkeys(partitions, LATEST), self._timeout_ms)
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the end offset of each partition, from its leader; raises StreamsError."""
+        asked = self.admin.offsets(dict.fromkeys(partitions, LATEST), self.timeout_ms)
         with answered(f"The end offsets of {len(partitions)} changelog partitions are not known"):
-            return results(asked, self._timeout_ms)
+            return results(asked, self.timeout_ms)
 
-    @override
-    def committed_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
+    def committed_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the group's committed offset of each partition, 0 without one; raises StreamsError."""
         if not partitions:
             return {}
-        found = self._committed.committed(partitions)
+        found = self.committed.committed(partitions)
         return {partition: 0 if offset is None else offset.offset for partition, offset in found.items()}

@@ -1,9 +1,9 @@
-"""The leader's input and output: the members' subscriptions as clients, and the clients' tasks as assignments."""
+"""The leader's input and output: members' subscriptions as clients, and the clients' tasks as members' assignments."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -61,6 +61,7 @@ class GroupMembers:
         #: Whether no member runs on Java, as far as their versions can be read.
         self.all_penstock = all(info.is_penstock for info in self.infos.values())
         self._subscriptions = subscriptions
+        self._tasks = tasks
         self.owners: dict[TaskId, str | None] = {}
         task_of = {partition: task for task, partitions in tasks.items() for partition in partitions}
         self._owned: dict[str, set[TaskId]] = {}
@@ -102,6 +103,71 @@ class GroupMembers:
             client.loads = loads
         return sorted_clients(clients.values())
 
+    def assignments(
+        self, stateful: Collection[TaskId], leader: UUID, probing_rebalance_ms: int | None, log: PrefixedLogger
+    ) -> dict[str, MemberAssignment]:
+        """Distribute each client's tasks over its threads, withhold those that others still own, and encode the result.
+
+        leader: process id of the leader's client, one of whose members joins again at probing_rebalance_ms (ms since
+        the epoch); None: no probing rebalance.
+        """
+        active: dict[str, dict[TaskId, Partitions]] = {}
+        standby: dict[str, dict[TaskId, Partitions]] = {}
+        rebalances: dict[str, int] = {}
+        for client in self.clients.values():
+            for consumer, (planned, planned_standby) in self._planned(client, stateful).items():
+                withheld = {task for task in planned if self.owners.get(task, consumer) != consumer}
+                # Its own standby task stays open until the active task arrives, so the state is not closed in between.
+                kept = withheld & self.infos[consumer].standby_tasks
+                active[consumer] = {task: self._tasks[task] for task in sorted(planned - withheld)}
+                standby[consumer] = {task: self._tasks[task] for task in sorted(planned_standby | kept)}
+                if withheld:
+                    rebalances[consumer] = 0
+                    log.info(
+                        "Withholding tasks %s from %s until they are safely revoked in a followup rebalance.",
+                        ", ".join(map(str, sorted(withheld))),
+                        consumer,
+                    )
+        if probing_rebalance_ms is not None:
+            for consumer in sorted(self.clients[leader].consumers - rebalances.keys())[:1]:
+                rebalances[consumer] = probing_rebalance_ms  # without one, the followup rebalance is earlier anyway
+        unstable = "an unstable" if rebalances else "a stable"
+        log.info("Finished %s assignment of %d tasks to %d members.", unstable, len(self._tasks), len(active))
+        by_host = self._by_host(lambda client: client.active_tasks), self._by_host(lambda client: client.standby_tasks)
+        used, supported = self._subscriptions.used_version, self._subscriptions.supported_version
+        infos = {
+            member: AssignmentInfo(
+                used, supported, AssignorError.NONE, active[member], standby[member], *by_host, rebalances.get(member)
+            )
+            for member in active
+        }
+        return {member: MemberAssignment(info.active_partitions, info.encode()) for member, info in infos.items()}
+
+    def _planned(self, client: ClientState, stateful: Collection[TaskId]) -> dict[str, tuple[set[TaskId], set[TaskId]]]:
+        """Return the active and the standby tasks of each thread of a client."""
+        load: dict[str, int] = {}
+        assign = spread_over_threads if self.all_penstock else assign_as_kafka_streams
+        with_state = {task for task in client.active_tasks if task in stateful}
+        stateful_by_thread = assign(with_state, client, load, Role.STATEFUL)
+        standby_by_thread = assign(client.standby_tasks, client, load, Role.STANDBY)
+        stateless_by_thread = assign(client.active_tasks - with_state, client, load, Role.STATELESS)
+        return {
+            consumer: (
+                {*stateful_by_thread[consumer], *stateless_by_thread[consumer]},
+                set(standby_by_thread[consumer]),
+            )
+            for consumer in sorted(client.consumers)
+        }
+
+    def _by_host(self, tasks: Callable[[ClientState], Collection[TaskId]]) -> dict[str, Partitions]:
+        """Return the input partitions of these tasks of each client that has a user endpoint."""
+        hosts = {self.endpoint(client): client for client in self.clients.values()}
+        return {
+            endpoint: frozenset(partition for task in tasks(client) for partition in self._tasks[task])
+            for endpoint, client in hosts.items()
+            if endpoint
+        }
+
 
 _ENDPOINT = re.compile(r".*?\[?([0-9a-zA-Z\-%._:]*)\]?:([0-9]+)")
 
@@ -113,97 +179,3 @@ def host_and_port(endpoint: str) -> str:
     """
     match = _ENDPOINT.fullmatch(endpoint)
     return f"{match[1]}:{int(match[2])}" if match else ""
-
-
-@dataclass(eq=False)
-class GroupAssignment:
-    """Distributes each client's tasks over its threads, and withholds tasks that others still own.
-
-    tasks: all tasks with their input partitions. leader: process id of the leader's client, one of whose members joins
-    again at probing_rebalance_ms (ms since the epoch); None: no probing rebalance.
-    """
-
-    subscriptions: GroupSubscriptions
-    members: GroupMembers
-    tasks: Mapping[TaskId, Partitions]
-    stateful: Collection[TaskId]
-    leader: UUID
-    probing_rebalance_ms: int | None
-    log: PrefixedLogger
-
-    def __post_init__(self) -> None:
-        self._withheld: dict[str, set[TaskId]] = {}
-
-    def encoded(self) -> dict[str, MemberAssignment]:
-        """Return the assignment of each member, encoded."""
-        clients = self.members.clients.values()
-        active_by_host, standby_by_host = self._partitions_by_host()
-        active: dict[str, dict[TaskId, Partitions]] = {}
-        standby: dict[str, dict[TaskId, Partitions]] = {}
-        for client in clients:
-            self._assign_threads(client, active, standby)
-        rebalances = self._next_rebalances()
-        unstable = "an unstable" if rebalances else "a stable"
-        self.log.info("Finished %s assignment of %d tasks to %d members.", unstable, len(self.tasks), len(active))
-        infos = {
-            member: AssignmentInfo(
-                self.subscriptions.used_version,
-                self.subscriptions.supported_version,
-                AssignorError.NONE,
-                active[member],
-                standby[member],
-                active_by_host,
-                standby_by_host,
-                rebalances.get(member),
-            )
-            for member in active
-        }
-        return {member: MemberAssignment(info.active_partitions, info.encode()) for member, info in infos.items()}
-
-    def _partitions_by_host(self) -> tuple[dict[str, Partitions], dict[str, Partitions]]:
-        active, standby = {}, {}
-        for client in self.members.clients.values():
-            endpoint = self.members.endpoint(client)
-            if endpoint:
-                active[endpoint] = self._partitions(client.active_tasks)
-                standby[endpoint] = self._partitions(client.standby_tasks)
-        return active, standby
-
-    def _partitions(self, tasks: Collection[TaskId]) -> Partitions:
-        return frozenset(partition for task in tasks for partition in self.tasks[task])
-
-    def _assign_threads(
-        self,
-        client: ClientState,
-        active: dict[str, dict[TaskId, Partitions]],
-        standby: dict[str, dict[TaskId, Partitions]],
-    ) -> None:
-        load: dict[str, int] = {}
-        assign = spread_over_threads if self.members.all_penstock else assign_as_kafka_streams
-        stateful = {task for task in client.active_tasks if task in self.stateful}
-        stateful_by_thread = assign(stateful, client, load, Role.STATEFUL)
-        standby_by_thread = assign(client.standby_tasks, client, load, Role.STANDBY)
-        stateless_by_thread = assign(client.active_tasks - stateful, client, load, Role.STATELESS)
-        for consumer in sorted(client.consumers):
-            planned = {*stateful_by_thread[consumer], *stateless_by_thread[consumer]}
-            withheld = {task for task in planned if self.members.owners.get(task, consumer) != consumer}
-            self._withheld[consumer] = withheld
-            # Its own standby task stays open until the active task arrives, so the state is not closed in between.
-            kept = withheld & self.members.infos[consumer].standby_tasks
-            active[consumer] = {task: self.tasks[task] for task in sorted(planned - withheld)}
-            standby[consumer] = {task: self.tasks[task] for task in sorted({*standby_by_thread[consumer], *kept})}
-            if withheld:
-                self.log.info(
-                    "Withholding tasks %s from %s until they are safely revoked in a followup rebalance.",
-                    ", ".join(map(str, sorted(withheld))),
-                    consumer,
-                )
-
-    def _next_rebalances(self) -> dict[str, int]:
-        """Return which members must join again, and when."""
-        rebalances = {member: 0 for member, tasks in self._withheld.items() if tasks}
-        if self.probing_rebalance_ms is not None:
-            candidates = sorted(self.members.clients[self.leader].consumers - rebalances.keys())
-            if candidates:  # otherwise the followup rebalance is earlier anyway
-                rebalances[candidates[0]] = self.probing_rebalance_ms
-        return rebalances

@@ -23,7 +23,7 @@ from penstock.topology.records import TaskId, TopicPartition
 from .assignment_info import AssignmentInfo
 from .changelog_offsets import ChangelogOffsets
 from .client_state import AssignmentConfigs, Clients
-from .group_assignment import GroupAssignment, GroupMembers, GroupSubscriptions, host_and_port
+from .group_assignment import GroupMembers, GroupSubscriptions, host_and_port
 from .group_gate import ADVICE, OtherTopologyError, refuse_to_lead, unfit
 from .rack_aware import RackAwareOptimizer, rack_aware_optimizer
 from .spread import Loads
@@ -171,7 +171,7 @@ class StreamsPartitionAssignor:
             version = subscriptions.used_version
             if subscriptions.shutdown_requested:
                 return self._error_assignment(members, AssignorError.SHUTDOWN_REQUESTED, version)
-            return self._assign(subscriptions).encoded()
+            return self._assign(subscriptions)
         except OtherTopologyError:
             raise  # concerns this member only; the others continue without it
         except (TaskAssignmentError, MissingSourceTopicError) as error:
@@ -186,7 +186,7 @@ class StreamsPartitionAssignor:
         user_data = AssignmentInfo(version, version, error).encode()
         return {member: MemberAssignment((), user_data) for member in members}
 
-    def _assign(self, subscriptions: GroupSubscriptions) -> GroupAssignment:
+    def _assign(self, subscriptions: GroupSubscriptions) -> dict[str, MemberAssignment]:
         topics, counts, _ = self._topics
         self._tell_other_topologies(subscriptions, topology_digest(topics))
         missing = self.source_topics - counts.keys()
@@ -197,16 +197,8 @@ class StreamsPartitionAssignor:
         stateful = {task for task in tasks if topics[task.subtopology].changelog_topics}
         members = GroupMembers(subscriptions, tasks)
         probing_needed = self._assign_tasks_to_clients(members, tasks, stateful)
-        now = self.clock.wall_clock_ms()
-        return GroupAssignment(
-            subscriptions,
-            members,
-            tasks,
-            stateful,
-            leader=self.process_id,
-            probing_rebalance_ms=now + self._configs.probing_rebalance_interval_ms if probing_needed else None,
-            log=self.log,
-        )
+        probing_ms = self.clock.wall_clock_ms() + self._configs.probing_rebalance_interval_ms
+        return members.assignments(stateful, self.process_id, probing_ms if probing_needed else None, self.log)
 
     def _assign_tasks_to_clients(
         self, members: GroupMembers, tasks: Mapping[TaskId, Partitions], stateful: set[TaskId]
@@ -315,12 +307,19 @@ class StreamsPartitionAssignor:
         return Assignment(given.active, given.standby, active, standby, 0 if given.taken else None)
 
     def _refused(self, active: Mapping[TaskId, Partitions], standby: Mapping[TaskId, Partitions]) -> Assignment | None:
-        """Return what to do in place of tasks that do not fit this topology, None if they do."""
+        """Return what to do in place of tasks that do not fit this topology, None if they do.
+
+        Join once more: a static member that returns quickly gets its previous topology's assignment.
+        """
         reason = unfit({**active, **standby}, self._topics[0])
-        if reason is not None:
-            return self._on_unfit(f"The group's leader assigned a task of another topology: {reason}")
-        self._has_been_assigned = True
-        return None
+        was_assigned, self._has_been_assigned = self._has_been_assigned, True
+        if reason is None:
+            return None
+        said = f"The group's leader assigned a task of another topology: {reason}"
+        if was_assigned:
+            raise OtherTopologyError(f"{said} {ADVICE}")
+        self.log.info("%s Rebalancing again, in case it is this member's previous assignment.", said)
+        return Assignment(next_rebalance_in_ms=0)
 
     def _time_until(self, next_rebalance_ms: int | None) -> int | None:
         """Return the time until then, limited to the probing interval in case a clock has jumped."""
@@ -328,14 +327,6 @@ class StreamsPartitionAssignor:
             return None
         remaining = next_rebalance_ms - self.clock.wall_clock_ms()
         return min(max(remaining, 0), self._configs.probing_rebalance_interval_ms)
-
-    def _on_unfit(self, reason: str) -> Assignment:
-        """Join once more: a static member that returns quickly gets its previous topology's assignment."""
-        if self._has_been_assigned:
-            raise OtherTopologyError(f"{reason} {ADVICE}")
-        self._has_been_assigned = True
-        self.log.info("%s Rebalancing again, in case it is this member's previous assignment.", reason)
-        return Assignment(next_rebalance_in_ms=0)
 
     def _must_rejoin(self, info: AssignmentInfo) -> bool:
         """Return True after version probing, and if the group knows another endpoint of this static member."""
