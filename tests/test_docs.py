@@ -405,7 +405,7 @@ def test_a_walk_through_the_code_names_what_its_files_contain(heading: str) -> N
     """Each step is one file, each file appears once, and every name in backticks is in the file of its step."""
     steps = re.findall(r"^(\d+)\. `([\w/]+\.pyx?)`: (.*)$", section(ARCHITECTURE, heading), re.MULTILINE)
     assert [int(number) for number, _, _ in steps] == list(range(1, len(steps) + 1))
-    assert len(steps) >= 7, "a walk is longer than this: its steps are not found"
+    assert len(steps) > 10
     files = [file for _, file, _ in steps]
     assert len(files) == len(set(files))
     for number, file, said in steps:

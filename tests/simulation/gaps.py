@@ -19,7 +19,6 @@ GAPS: dict[str, tuple[str, ...]] = {
     "no topic is missing, and all processes have the same version": (
         "rebalance_listener.RebalanceListener.on_partitions_assigned: ",
         "rebalancer.Rebalancer._handle: raise event.error",
-        "assigned_tasks.AssignedTasks.create_tasks: ",
         "changelog_bounds.ChangelogBounds._on_error: raise missing_changelog",
         "record_collector.RecordCollector.check_changelogs: ",
     ),

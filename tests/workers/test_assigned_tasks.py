@@ -30,14 +30,13 @@ LOGS = {task_id: TopicPartition(CHANGELOG, task_id.partition) for task_id in IDS
 
 
 class Bench:
-    """A registry with the clients and the topology of a thread."""
+    """A registry, with the creator of a thread."""
 
     def __init__(self, stage: Stage, topology: Any) -> None:
         self.thread = stage.thread(topology, {})
         log = PrefixedLogger("penstock.test", "")
-        made = self.thread.task_manager.active
-        timeouts = TaskTimeouts(0, ManualClock(), log)
-        self.registry = AssignedStreamsTasks(made.topologies, made.environment, made.clients, timeouts, log)
+        creator = self.thread.task_manager.active.creator
+        self.registry = AssignedStreamsTasks(creator, TaskTimeouts(0, ManualClock(), log), log)
 
     def add(self, *task_ids: TaskId) -> list[StreamTask]:
         return self.registry.create_tasks({i: INPUT[i] for i in task_ids})

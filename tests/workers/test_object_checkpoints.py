@@ -96,7 +96,7 @@ def replayed(thread: Thread) -> int:
 
 
 def waits(thread: Thread) -> tuple[str, ...]:
-    found: tuple[str, ...] = thread.task_manager.active.environment.checkpoints.waits()
+    found: tuple[str, ...] = thread.task_manager.active.creator.environment.checkpoints.waits()
     return found
 
 
@@ -368,7 +368,7 @@ def test_checkpoints_are_taken_once_per_interval(place: Place, cluster: DirectKa
 
 def is_uploading(thread: Thread) -> bool:
     return any(
-        not each.asked.done() for each in thread.task_manager.active.environment.checkpoints._uploads.values()
+        not each.asked.done() for each in thread.task_manager.active.creator.environment.checkpoints._uploads.values()
     )
 
 

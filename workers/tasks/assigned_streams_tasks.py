@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 
 from penstock.clients.group.membership import RetriableCommitError
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.topology.errors import BrokerUnavailableError, TaskMigratedError
-from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.records import TaskId, TopicPartition
 
 from .assigned_tasks import AssignedTasks
-from .stream_task import StreamTask, TaskClients
-from .task import TaskEnvironment
+from .stream_task import StreamTask
+from .task_creator import AbstractTaskCreator
 from .task_state import TaskState
 from .task_timeouts import TaskTimeouts
 
@@ -23,23 +22,11 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
     task_type_name = "stream task"
 
     def __init__(
-        self,
-        topologies: Iterable[ProcessorTopology],
-        environment: TaskEnvironment,
-        clients: TaskClients,
-        timeouts: TaskTimeouts,
-        log: PrefixedLogger,
+        self, creator: AbstractTaskCreator[StreamTask], timeouts: TaskTimeouts, log: PrefixedLogger
     ) -> None:
-        super().__init__(topologies, environment, timeouts, log)
-        self.clients = clients
+        super().__init__(creator, timeouts, log)
         #: Tasks that a client's timeout has interrupted within a record: they must be reopened.
         self.interrupted: set[TaskId] = set()
-
-    def create_task(
-        self, task_id: TaskId, partitions: Collection[TopicPartition], topology: ProcessorTopology
-    ) -> StreamTask:
-        """Return an active task."""
-        return StreamTask(task_id, partitions, topology, self.environment, self.clients)
 
     def starting_partitions(self, restored: Collection[TopicPartition]) -> set[TopicPartition]:
         """Return the input partitions of new tasks, and of those whose changelogs are among these."""

@@ -5,22 +5,18 @@ A task holds its own state; Kafka's registries (created, restoring, running, sus
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import ClassVar, Generic, NoReturn, TypeVar
+from typing import ClassVar, Generic, NoReturn
 
 from penstock.clients.log_context import PrefixedLogger, listed
-from penstock.topology.errors import BrokerUnavailableError, LockError, TaskMigratedError, TopologyError
-from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.topology.errors import BrokerUnavailableError, LockError, TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
 
 from .processor_state_manager import RecycledStores
-from .task import Task, TaskEnvironment
+from .task_creator import AbstractTaskCreator, T
 from .task_state import STEPS, Step, TaskState
 from .task_timeouts import TaskTimeouts
-
-T = TypeVar("T", bound=Task)
 
 #: The input partitions of each task.
 TaskPartitions = Mapping[TaskId, Collection[TopicPartition]]
@@ -37,24 +33,14 @@ def raise_first(errors: Iterable[Exception | None]) -> None:
             raise error
 
 
-class AssignedTasks(ABC, Generic[T]):
-    """Creates the tasks of one type, and has them by id (Kafka Streams: also ActiveTaskCreator, StandbyTaskCreator).
-
-    topologies: read whenever tasks are created, because patterns may match other topics by then.
-    """
+class AssignedTasks(Generic[T]):
+    """The tasks of one type, by id."""
 
     #: The type in log lines.
     task_type_name: ClassVar[str]
 
-    def __init__(
-        self,
-        topologies: Iterable[ProcessorTopology],
-        environment: TaskEnvironment,
-        timeouts: TaskTimeouts,
-        log: PrefixedLogger,
-    ) -> None:
-        self.topologies = topologies
-        self.environment = environment
+    def __init__(self, creator: AbstractTaskCreator[T], timeouts: TaskTimeouts, log: PrefixedLogger) -> None:
+        self.creator = creator
         self.timeouts = timeouts
         self.log = log
         self._tasks: dict[TaskId, T] = {}
@@ -81,34 +67,12 @@ class AssignedTasks(ABC, Generic[T]):
         return {task_id: task for task_id, task in self._tasks.items() if task.state is TaskState.SUSPENDED}
 
     def create_tasks(self, tasks: TaskPartitions) -> list[T]:
-        """Create and register tasks, in state CREATED, for ids and their input partitions.
-
-        Raises TopologyError for a sub-topology that does not exist here.
-        """
-        created = []
-        topologies = {topology.subtopology: topology for topology in self.topologies}
-        for task_id, partitions in sorted(tasks.items()):
-            topology = topologies.get(task_id.subtopology)
-            if topology is None:
-                raise TopologyError(
-                    f"Task {task_id} is assigned, but this process's topology has no sub-topology "
-                    f"{task_id.subtopology}. All processes of an application must run the same topology; deploy the "
-                    "same version everywhere."
-                )
-            task = self.create_task(task_id, partitions, topology)
-            if task is not None:
-                self.log.trace("Created task %s with assigned partitions %s", task_id, listed(partitions))
-                self.environment.metrics.task_created.record(1, self.environment.time.now_ms)
-                self._tasks[task_id] = task
-                self._by_partition.update(dict.fromkeys(task.input_partitions | task.changelog_partitions, task))
-                created.append(task)
+        """Create and register tasks for ids and their input partitions; see AbstractTaskCreator.create_tasks."""
+        created = self.creator.create_tasks(tasks)
+        for task in created:
+            self._tasks[task.task_id] = task
+            self._by_partition.update(dict.fromkeys(task.input_partitions | task.changelog_partitions, task))
         return created
-
-    @abstractmethod
-    def create_task(
-        self, task_id: TaskId, partitions: Collection[TopicPartition], topology: ProcessorTopology
-    ) -> T | None:
-        """Return one task, None if it would have nothing to do."""
 
     def _forget(self, task: T) -> None:
         del self._tasks[task.task_id]

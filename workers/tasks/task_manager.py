@@ -23,13 +23,14 @@ from ..restore.store_changelog_reader import StoreChangelogReader
 from .asked_together import AskedTogether
 from .assigned_standby_tasks import AssignedStandbyTasks
 from .assigned_streams_tasks import AssignedStreamsTasks
-from .assigned_tasks import NO_TASKS, AssignedTasks, T, TaskPartitions, raise_first
+from .assigned_tasks import NO_TASKS, AssignedTasks, TaskPartitions, raise_first
 from .offset_reset import OffsetReset
 from .partition_consumer import PartitionConsumer
 from .processor_state_manager import RecycledStores, checkpointed_offsets
 from .streams_producer import StreamsProducer
 from .task import Task
 from .task_commits import NOT_COMMITTED, TaskCommits
+from .task_creator import T
 
 #: Deletes the records before these offsets; returns False if the previous deletion is still running.
 Purge = Callable[[Mapping[TopicPartition, int]], bool]

@@ -37,6 +37,7 @@ from ..tasks.stream_task import TaskClients
 from ..tasks.streams_producer import StreamsProducer
 from ..tasks.task import TaskEnvironment
 from ..tasks.task_commits import TaskCommits
+from ..tasks.task_creator import StandbyTaskCreator, TaskCreator
 from ..tasks.task_manager import TaskManager
 from ..tasks.task_timeouts import TaskTimeouts
 from .event_loop import MakeAsyncCalls
@@ -130,10 +131,10 @@ def create_tasks(
     committed = AskedTogether("committed offsets", membership.committed, log)
     task_clients = TaskClients(consumer, producer, committed.of, offset_reset.start_offset)
     active_log, standby_log = context.logger("assigned_streams_tasks"), context.logger("assigned_standby_tasks")
-    active = AssignedStreamsTasks(topologies, environment, task_clients, timeouts, active_log)
+    active = AssignedStreamsTasks(TaskCreator(topologies, environment, log, task_clients), timeouts, active_log)
     manager = TaskManager(
         active,
-        AssignedStandbyTasks(topologies, environment, timeouts, standby_log),
+        AssignedStandbyTasks(StandbyTaskCreator(topologies, environment, log), timeouts, standby_log),
         changelog_reader,
         _commits(context, clients, membership, active, consumer, producer),
         consumer,
