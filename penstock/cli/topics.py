@@ -20,6 +20,7 @@ from penstock.clients.librdkafka import as_writer
 from penstock.clients.writing.writer import BY_KEY, Lost, Writer
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
+from penstock.topology.records import TopicPartition as Partition
 from penstock.workers.queries.record_lines import Record
 from penstock.workers.tasks.partition_offsets import OFFSET_BEGINNING, PartitionOffsets
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
@@ -96,20 +97,18 @@ class Topics:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise self._refused(f"cannot create the topic {name}", error) from error
                 created[name] = False
-        if missing := self._missing(admin, names, READY_SECONDS):
+        ready = self._ready(admin, names, READY_SECONDS)
+        if missing := set(names) - ready.keys():
             raise BrokerUnavailableError(
                 f"{', '.join(sorted(missing))}: created on {self.servers}, but not all partitions have a leader after "
                 f"{READY_SECONDS:.0f} s. Do all brokers run?"
             )
-        self._wait_until_served(names)
+        led = [Partition(name, number) for name in names for number in ready[name].partitions]
+        # Leaders are shown before they serve a topic, and would refuse the first records of a writer.
+        with closing(self._supplier.get_admin(_CLIENT_ID)) as leaders:
+            offsets = PartitionOffsets(leaders, committed_only=False)
+            offsets.offsets_at(dict.fromkeys(led, OFFSET_BEGINNING), READY_SECONDS)
         return created
-
-    def _wait_until_served(self, names: Collection[str]) -> None:
-        """Wait until the leaders answer: they are shown before, and would refuse the first records of a writer."""
-        with closing(self._supplier.get_admin(_CLIENT_ID)) as admin:
-            offsets = PartitionOffsets(admin, committed_only=False)
-            partitions = [partition for name in names for partition in offsets.partitions_of(name)]
-            offsets.offsets_at(dict.fromkeys(partitions, OFFSET_BEGINNING), READY_SECONDS)
 
     def list(self, internal: bool = False) -> list[TopicSummary]:
         """Return all topics by name; internal: Kafka's own too, whose names begin with ``__``."""
@@ -166,20 +165,23 @@ class Topics:
         return self._supplier.get_admin_client(_CLIENT_ID)
 
     def _require(self, client: AdminClient | Consumer, topic: str) -> None:
-        if self._missing(client, (topic,), HEARD_SECONDS):
+        if topic not in self._ready(client, (topic,), HEARD_SECONDS):
             raise MissingSourceTopicError(
                 f"There is no topic {topic} on {self.servers}: `penstock topic list` lists the existing ones, "
                 f"`penstock topic create {topic}` creates it."
             )
 
-    def _missing(self, client: AdminClient | Consumer, names: Collection[str], seconds: float) -> set[str]:
-        """Return the topics that are still unusable after this time (s); the controller knows a topic first."""
+    def _ready(self, client: AdminClient | Consumer, names: Collection[str], seconds: float) -> Mapping[str, Any]:
+        """Return the metadata of topics whose partitions have leaders; waits up to this time (s) for all of these.
+
+        The controller knows a topic first.
+        """
         deadline, pace = time.monotonic() + seconds, threading.Event()
         while True:
-            found = self._metadata(client)
-            ready = {name for name, topic in found.items() if all(p.leader >= 0 for p in topic.partitions.values())}
-            if ready.issuperset(names) or time.monotonic() > deadline:
-                return set(names) - ready
+            found = self._metadata(client).items()
+            ready = {name: topic for name, topic in found if all(p.leader >= 0 for p in topic.partitions.values())}
+            if ready.keys() >= set(names) or time.monotonic() > deadline:
+                return ready
             pace.wait(LOOK_SECONDS)
 
     def _metadata(self, client: AdminClient | Consumer) -> Mapping[str, Any]:

@@ -131,10 +131,10 @@ class InternalTopicManager:
         """Create missing internal topics; return the partition counts of all topics.
 
         The broker of a streams group creates them itself. The result covers all source, internal and existing sink
-        topics. patience_ms: how long to wait for the brokers
-        before a BrokerUnavailableError, after which the caller retries; None: half of ``max.poll.interval.ms``, after
-        which retrying is pointless. Raises MissingSourceTopicError, TopologyError for joined topics that are not
-        co-partitioned, StreamsError for an internal topic with a wrong number of partitions, BrokerUnavailableError.
+        topics. patience_ms: how long to wait for the brokers before a BrokerUnavailableError, after which the caller
+        retries; None: half of ``max.poll.interval.ms``, after which retrying is pointless.
+        Raises MissingSourceTopicError, TopologyError for joined topics that are not co-partitioned, StreamsError for an
+        internal topic with a wrong number of partitions, BrokerUnavailableError.
         """
         if self._broker_assigns:
             return self.topic_counts(patience_ms)
