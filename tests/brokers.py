@@ -186,6 +186,14 @@ def secured() -> SecuredBroker:
         change = UserScramCredentialUpsertion("scram-reader", ScramCredentialInfo(kind, 4_096), b"hush")
         for future in admin.alter_user_scram_credentials([change]).values():
             future.result(PATIENCE_SECONDS)
+    reader: dict[str, str | int | float] = {
+        "bootstrap.servers": broker.addresses["SASL"],
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "scram-reader",
+        "sasl.password": "hush",
+    }
+    AdminClient(reader).list_topics(timeout=PATIENCE_SECONDS)  # repeats its login until the broker knows the user
     return broker
 
 

@@ -1,4 +1,4 @@
-"""Topics of tests: once they are made, their records stay in the order in which they are written."""
+"""Topics of tests: when a change is made, all brokers have heard of it; records stay in the order of writing."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import uuid
 from collections import defaultdict
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.read_to_end import read_to_end
 from tests.topics import create_topics, delete_topics
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, allow_deletions, delete_records
 
 TOPICS, PARTITIONS, VALUES = 10, 8, 4
 
@@ -32,4 +32,22 @@ def test_no_batch_of_a_new_topic_is_refused_and_overtaken(bootstrap_servers: str
         for message in read_to_end(bootstrap_servers, topic):
             found[message.partition()].append(int(message.value() or b""))
         assert found == {partition: list(range(VALUES)) for partition in range(PARTITIONS)}
+    delete_topics(admin, *topics)
+
+
+@pytest.mark.broker
+def test_a_change_of_what_is_allowed_has_reached_the_brokers(bootstrap_servers: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    topics = [f"compacted-{uuid.uuid4().hex[:8]}" for _ in range(TOPICS)]
+    create_topics(admin, *(NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"}) for topic in topics))
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    for topic in topics:
+        producer.produce(topic, b"value", b"key")
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    for topic in topics:
+        allow_deletions(admin, topic)
+        delete_records(admin, topic, {0: 1})
+        place = TopicPartition(topic, 0)
+        earliest = admin.list_offsets({place: OffsetSpec.earliest()})  # type: ignore[no-untyped-call]
+        assert earliest[place].result(PATIENCE_SECONDS).offset == 1
     delete_topics(admin, *topics)

@@ -5,10 +5,23 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec, TopicMetadata
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+    TopicMetadata,
+)
 
 from penstock.clients.errors import ErrorCode
 
@@ -61,3 +74,39 @@ def wait_for_partitions(admin: AdminClient, topic: str, count: int) -> None:
 
     eventually(is_shown, f"{topic} has {count} partitions with leaders")
     eventually(is_served, f"the leaders of {topic} serve its partitions")
+
+
+def allow_deletions(admin: AdminClient, topic: str) -> None:
+    """Let records of a compacted topic be deleted, which brokers refuse otherwise; they learn of it with a delay."""
+    policy = ConfigEntry("cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[policy])
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
+
+
+def deny(admin: AdminClient, topic: str, operation: AclOperation) -> None:
+    """Forbid all clients an operation on a topic; return when the broker, of which there is one, has heard of it."""
+    pattern, who = ResourcePatternType.LITERAL, ("User:ANONYMOUS", "*")
+    rule = AclBinding(ResourceType.TOPIC, topic, pattern, *who, operation, AclPermissionType.DENY)
+    admin.create_acls([rule])[rule].result(PATIENCE_SECONDS)
+    asked = AclBindingFilter(ResourceType.TOPIC, topic, pattern, *who, operation, AclPermissionType.DENY)
+    eventually(lambda: rule in admin.describe_acls(asked).result(PATIENCE_SECONDS), f"{topic} is forbidden")
+
+
+def delete_records(admin: AdminClient, topic: str, offsets: Mapping[int, int]) -> None:
+    """Delete the records of each partition below its offset, as soon as the leaders know that they lead and may."""
+    refusals: dict[int, KafkaException] = {}
+
+    def is_deleted() -> bool:
+        refusals.clear()
+        asked = admin.delete_records([TopicPartition(topic, number, offset) for number, offset in offsets.items()])
+        for partition, answer in asked.items():
+            try:
+                answer.result(PATIENCE_SECONDS)
+            except KafkaException as error:
+                code = ErrorCode(error.args[0].code())
+                if not (code.retriable or code is ErrorCode.POLICY_VIOLATION):
+                    raise
+                refusals[partition.partition] = error
+        return not refusals
+
+    eventually(is_deleted, lambda: f"the leaders of {topic} refuse to delete records: {refusals}")

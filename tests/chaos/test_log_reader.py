@@ -15,7 +15,7 @@ from tests.chaos.checkers.log_reader import LogReader
 from tests.chaos.checkers.record_batches import varint
 from tests.chaos.checkers.transactions import OFFSETS_TOPIC, History, committed_offset
 from tests.topics import create_topics, delete_topics
-from tests.waiting import eventually
+from tests.waiting import delete_records, eventually
 
 SECONDS = 30.0
 
@@ -62,7 +62,7 @@ def test_every_kind_of_batch_is_read(
         assert [r.offset for b in batches for r in b.records] == [0, 1, 2, 4, 6, 7]
         assert [b.marker.commit for b in log.batches if b.marker is not None] == [True, False, True]
         assert (log.start, log.end) == (0, 9)
-        admin.delete_records([TopicPartition(topic, 0, 4)])[TopicPartition(topic, 0)].result(SECONDS)
+        delete_records(admin, topic, {0: 4})
         assert reader.read((topic, 0)).start == 4
         assert reader.partitions("no-such-topic") == []
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Self
 
 import pytest
 from broker_stage import kill_one, shared_by
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from event_source import Event, EventSource, RefusedError
 from held_commits import COMMIT, COMMITTED, Held, shows
 from http_client import HttpClient, host_config
@@ -26,7 +26,7 @@ from penstock.supervisor.queries import store_changes
 from tests.markdown import blocks
 from tests.read_to_end import read_to_end
 from tests.topics import create_topics, delete_topics
-from tests.waiting import eventually
+from tests.waiting import allow_deletions, delete_records, eventually
 
 pytestmark = pytest.mark.broker
 
@@ -516,12 +516,8 @@ def test_positions_of_the_future_the_past_and_another_changelog(latest: Latest) 
         assert (other.status, other.code) == (410, "CHANGELOG_RECREATED")
         wrong = refusal(streams, f"/stores/latest/changes?partition=1&from={topic}.0-5")
         assert (wrong.status, wrong.code) == (400, "BAD_REQUEST")
-        policy = ConfigEntry("cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ResourceType.TOPIC, latest.changelog, incremental_configs=[policy])
-        for altered in admin.incremental_alter_configs([resource]).values():
-            altered.result()
-        for deleted in admin.delete_records([TopicPartition(latest.changelog, 0, 3)]).values():
-            deleted.result()
+        allow_deletions(admin, latest.changelog)
+        delete_records(admin, latest.changelog, {0: 3})
         gone = refusal(streams, f"{path}&from={topic}.0-2")
         assert (gone.status, gone.code) == (410, "POSITION_GONE")
         assert "begins at offset 3, the id is at 2" in gone.error["message"]

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka import OFFSET_END, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka import OFFSET_END
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock import ApplicationState, KafkaStreams
 from tests.s3_server import S3Server, s3_server
 from tests.scripted_front import Hold, ScriptedFront, scripted_front
 from tests.topics import create_topics, delete_topics
-from tests.waiting import PATIENCE_SECONDS, eventually
+from tests.waiting import PATIENCE_SECONDS, allow_deletions, delete_records, eventually
 from tests.workers.test_checkpoints_broker import PARTITIONS, Latest
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -168,7 +168,9 @@ def test_a_changelog_that_begins_after_the_checkpoint(
     shutil.rmtree(app.state)
     loads = caplog.text.count("Loaded checkpoint")
     assert loads == PARTITIONS
-    delete_all(admin, f"{app.config['application.id']}-latest-changelog")
+    changelog = f"{app.config['application.id']}-latest-changelog"
+    allow_deletions(admin, changelog)
+    delete_records(admin, changelog, dict.fromkeys(range(PARTITIONS), OFFSET_END))
     app.expected.clear()
     with app.streams() as streams:
         streams.start()
@@ -176,14 +178,3 @@ def test_a_changelog_that_begins_after_the_checkpoint(
         app.wait_for_rows(streams)
     assert "is not used: it ends at offset" in caplog.text
     assert caplog.text.count("Loaded checkpoint") == loads
-
-
-def delete_all(admin: AdminClient, topic: str) -> None:
-    """Delete all records of a compacted topic, for which its policy must allow deletion."""
-    policy = ConfigEntry("cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[policy])
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(PATIENCE_SECONDS)
-    places = [TopicPartition(topic, number, OFFSET_END) for number in range(PARTITIONS)]
-    for deleted in admin.delete_records(places).values():
-        deleted.result(PATIENCE_SECONDS)

@@ -12,14 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.clients.clock import SystemClock
@@ -49,7 +42,7 @@ from penstock.workers.tasks.streams_producer import StreamsProducer
 from tests.brokers import SecuredBroker
 from tests.read_to_end import read_to_end
 from tests.topics import create_topics
-from tests.waiting import PATIENCE_SECONDS, eventually
+from tests.waiting import PATIENCE_SECONDS, deny, eventually
 from tests.workers.counting import counting_topics
 from tests.workers.test_stream_thread_broker import Runner
 
@@ -295,17 +288,7 @@ def new_topic(address: str, config: dict[str, str] | None = None) -> str:
 
 def forbidden_topic(address: str) -> str:
     topic = new_topic(address)
-    rule = AclBinding(
-        ResourceType.TOPIC,
-        topic,
-        ResourcePatternType.LITERAL,
-        "User:ANONYMOUS",
-        "*",
-        AclOperation.WRITE,
-        AclPermissionType.DENY,
-    )
-    admin = AdminClient({"bootstrap.servers": address})
-    admin.create_acls([rule])[rule].result(PATIENCE_SECONDS)
+    deny(AdminClient({"bootstrap.servers": address}), topic, AclOperation.WRITE)
     return topic
 
 

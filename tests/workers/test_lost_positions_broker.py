@@ -13,7 +13,6 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, PartitionMetadata
 from confluent_kafka.cimpl import NewTopic
 
@@ -23,7 +22,7 @@ from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import ThreadSpec
 from tests.brokers import SECOND, THIRD, ThreeBrokers
 from tests.topics import create_topics, delete_topics
-from tests.waiting import PATIENCE_SECONDS, eventually
+from tests.waiting import PATIENCE_SECONDS, delete_records, eventually
 from tests.workers.test_stream_thread_broker import Runner
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -152,8 +151,7 @@ def test_records_below_the_position_are_deleted_while_the_leader_changes(
     three.second.kill()
     eventually(lambda: three.leader(topic) == THIRD, "the other broker leads")
     three.write(topic, values("b", 100))
-    admin = three.admin  # a dropped client takes its request with it
-    admin.delete_records([Place(topic, 0, 151)])[Place(topic, 0)].result(PATIENCE_SECONDS)
+    delete_records(three.admin, topic, {0: 151})
     found.gate.set()
     found.until_seen(values("b", 100)[50:])
     assert "stuck" in found.seen

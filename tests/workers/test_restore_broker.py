@@ -32,7 +32,7 @@ from penstock import (
 from penstock import TopicPartition as Partition
 from penstock.dev.dev_broker import DevBroker
 from tests.topics import create_topics
-from tests.waiting import PATIENCE_SECONDS, eventually
+from tests.waiting import PATIENCE_SECONDS, delete_records, eventually
 
 pytestmark = pytest.mark.broker
 
@@ -304,9 +304,7 @@ def test_a_changelog_with_deleted_records_is_restored_from_the_remaining_ones(
         app.producer.produce(app.changelog, struct.pack(">q", 7), f"late{number}".encode(), number % PARTITIONS)
     assert app.producer.flush(PATIENCE_SECONDS) == 0
     ends = {number: changelog_end(app, number) for number in range(PARTITIONS)}
-    deleted = app.admin.delete_records([TopicPartition(app.changelog, p, end - 10) for p, end in ends.items()])
-    for future in deleted.values():
-        future.result(PATIENCE_SECONDS)
+    delete_records(app.admin, app.changelog, {number: end - 10 for number, end in ends.items()})
     with app.streams() as second:
         second.start()
         eventually(lambda: all_running(second, PARTITIONS), "all tasks run again")
