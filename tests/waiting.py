@@ -76,11 +76,22 @@ def wait_for_partitions(admin: AdminClient, topic: str, count: int) -> None:
     eventually(is_served, f"the leaders of {topic} serve its partitions")
 
 
+def change_settings(admin: AdminClient, kind: ResourceType, name: str, settings: Mapping[str, str]) -> None:
+    """Change settings of a topic or a group; return when the broker that is asked shows them."""
+    entries = [ConfigEntry(*each, incremental_operation=AlterConfigOpType.SET) for each in settings.items()]
+    change, asked = ConfigResource(kind, name, incremental_configs=entries), ConfigResource(kind, name)
+    admin.incremental_alter_configs([change])[change].result(PATIENCE_SECONDS)
+
+    def shown() -> dict[str, str | None]:
+        found = admin.describe_configs([asked])[asked].result(PATIENCE_SECONDS)
+        return {setting: found[setting].value for setting in settings if setting in found}
+
+    eventually(lambda: shown() == settings, lambda: f"{name} has {shown()}, not {settings}")
+
+
 def allow_deletions(admin: AdminClient, topic: str) -> None:
-    """Let records of a compacted topic be deleted, which brokers refuse otherwise; they learn of it with a delay."""
-    policy = ConfigEntry("cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[policy])
-    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
+    """Let records of a compacted topic be deleted, which brokers refuse otherwise."""
+    change_settings(admin, ResourceType.TOPIC, topic, {"cleanup.policy": "compact,delete"})
 
 
 def deny(admin: AdminClient, topic: str, operation: AclOperation) -> None:
