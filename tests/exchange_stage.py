@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -154,7 +154,8 @@ class Operator:
         result = self.stage.run("status", "--json", "-c", f"application.id={name}")
         pids = [thread["pid"] for thread in json.loads(result.stdout)["threads"]] if result.exit_code == 0 else []
         for pid in filter(None, pids[:1]):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended since
+                os.kill(pid, signal.SIGKILL)
 
 
 @contextmanager

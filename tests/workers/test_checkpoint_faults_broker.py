@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -71,8 +72,12 @@ def run_until_checkpoint(app: Latest, number: int) -> None:
 
 def transfers(pid: int) -> list[psutil.Process]:
     """Return the processes that upload or load for a stream thread's process."""
-    children = psutil.Process(pid).children()
-    return [child for child in children if any("checkpoints.transfer" in word for word in child.cmdline())]
+    found = []
+    for child in psutil.Process(pid).children():
+        with suppress(psutil.NoSuchProcess):  # another task's has just ended
+            if any("checkpoints.transfer" in word for word in child.cmdline()):
+                found.append(child)
+    return found
 
 
 def works(process: psutil.Process) -> bool:
