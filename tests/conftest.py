@@ -189,11 +189,13 @@ def no_process_left_behind() -> Iterator[None]:
     yield
     new = [process for pid in _children() - before if (process := _process(pid))]
     _, left = psutil.wait_procs(new, timeout=END_GRACE_SECONDS)
-    descriptions = [f"{process.pid}: {' '.join(process.cmdline())}" for process in left]
+    descriptions = []
     for process in left:
-        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended just now
+            descriptions.append(f"{process.pid}: {' '.join(process.cmdline())}")
+            process.kill()
     psutil.wait_procs(left)
-    assert not left, f"processes left behind: {descriptions}"
+    assert not descriptions, f"processes left behind: {descriptions}"
 
 
 @pytest.fixture(autouse=True)

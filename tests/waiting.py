@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+import psutil
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
@@ -47,6 +48,14 @@ def eventually(
         )
         pace.wait(LOOK_SECONDS)
     return time.monotonic() - begin
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Return whether a process has ended. A zombie has: it only waits for its parent."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def wait_for_partitions(admin: AdminClient, topic: str, count: int) -> None:

@@ -19,7 +19,7 @@ from penstock import ApplicationState, KafkaStreams
 from tests.s3_server import S3Server, s3_server
 from tests.scripted_front import Hold, ScriptedFront, scripted_front
 from tests.topics import create_topics, delete_topics
-from tests.waiting import PATIENCE_SECONDS, allow_deletions, delete_records, eventually
+from tests.waiting import PATIENCE_SECONDS, allow_deletions, delete_records, eventually, has_ended
 from tests.workers.test_checkpoints_broker import PARTITIONS, Latest
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -80,14 +80,6 @@ def transfers(pid: int) -> list[psutil.Process]:
     return found
 
 
-def works(process: psutil.Process) -> bool:
-    """Return whether a process still runs. A zombie has ended: it only waits for its parent."""
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
 def kill_while_held(streams: KafkaStreams, hold: Hold) -> None:
     """Kill the stream thread once the bucket has a request of its transfer, which ends, too."""
     assert hold.arrived.wait(PATIENCE_SECONDS)
@@ -95,7 +87,7 @@ def kill_while_held(streams: KafkaStreams, hold: Hold) -> None:
     processes = transfers(pid)
     assert processes
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: not any(map(works, processes)), "the transfer ends with its thread")
+    eventually(lambda: all(map(has_ended, processes)), "the transfer ends with its thread")
     eventually(lambda: bool(streams.status()) and streams.status()[0].pid != pid, "the thread is replaced")
 
 
