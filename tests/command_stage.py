@@ -117,12 +117,12 @@ class Stage:
         assert result.exit_code == 0, (result.output, result.exc_info)
         return json.loads(result.output)
 
-    def produce(self, *records: tuple[str, str | None], topic: str = "") -> None:
-        """Write records to the source, and wait until the broker has them."""
+    def produce(self, *records: tuple[str, str | None], topic: str = "", timestamp: int = 0) -> None:
+        """Write records to the source, and wait until the broker has them. timestamp: 0 for the current time."""
         producer = Producer({"bootstrap.servers": self.bootstrap_servers})
         for key, value in records:
-            producer.produce(topic or self.source, key=key, value=value)
-        assert producer.flush(30) == 0
+            producer.produce(topic or self.source, key=key, value=value, timestamp=timestamp)
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from tests.waiting import PATIENCE_FACTOR
 
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
 #: Seconds a process may take to end after its test, before it counts as leaked.
-END_GRACE_SECONDS = 5.0 * PATIENCE_FACTOR
+END_GRACE_SECONDS = 30.0 * PATIENCE_FACTOR
 #: How many more files a test may leave open. A client that is collected later has some ten.
 DESCRIPTORS_MAX = 40
 #: Set in many containers. Then each of some thousand processes would compile all of Penstock, and pytest all tests.
@@ -189,11 +189,13 @@ def no_process_left_behind() -> Iterator[None]:
     yield
     new = [process for pid in _children() - before if (process := _process(pid))]
     _, left = psutil.wait_procs(new, timeout=END_GRACE_SECONDS)
-    descriptions = [f"{process.pid}: {' '.join(process.cmdline())}" for process in left]
+    descriptions = []
     for process in left:
-        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended just now
+            descriptions.append(f"{process.pid}: {' '.join(process.cmdline())}")
+            process.kill()
     psutil.wait_procs(left)
-    assert not left, f"processes left behind: {descriptions}"
+    assert not descriptions, f"processes left behind: {descriptions}"
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -25,6 +25,8 @@ from tests.waiting import PATIENCE_SECONDS, eventually
 
 #: A busy machine commits later.
 LIMIT = ("--stop-at-most", "20")
+#: How often a command is run until both applications have committed in time.
+ATTEMPTS = 8
 
 
 #: By application, the options of its first process, and of its second one, if any.
@@ -115,7 +117,7 @@ class Operator:
 
     def complete(self, command: str) -> dict[str, Any]:
         """Run a command until it succeeds, start what has ended, and return its answer."""
-        for _ in range(8):
+        for _ in range(ATTEMPTS):
             result = self.exchange(command)
             if result.exit_code == 0:
                 done: dict[str, Any] = json.loads(result.stdout)
@@ -129,19 +131,23 @@ class Operator:
         raise AssertionError(result.output)
 
     def kill_command(self, command: str, step: str) -> None:
-        """Run a command that is killed before a step."""
+        """Run a command that is killed before a step; again if it has ended before, as both must commit in time."""
         arguments = (sys.executable, "-m", "tests.exchange_stage", step, "branch", command, self.branch, *LIMIT)
         environment = os.environ | {"PYTHONPATH": str(ROOT), "PENSTOCK_CONFIG": str(self.stage.config_file)}
-        ended = subprocess.run(
-            arguments,
-            cwd=self.stage.folder,
-            env=environment,
-            timeout=PATIENCE_SECONDS,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        for _ in range(ATTEMPTS):
+            ended = subprocess.run(
+                arguments,
+                cwd=self.stage.folder,
+                env=environment,
+                timeout=PATIENCE_SECONDS,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if ended.returncode == -signal.SIGKILL:
+                return
+            self.start_missing()
+        raise AssertionError(ended.stderr)
 
     def kill_supervisor(self, name: str) -> None:
         """Kill the supervisor of an application, if it still runs, and wait for its end."""
@@ -154,7 +160,8 @@ class Operator:
         result = self.stage.run("status", "--json", "-c", f"application.id={name}")
         pids = [thread["pid"] for thread in json.loads(result.stdout)["threads"]] if result.exit_code == 0 else []
         for pid in filter(None, pids[:1]):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended since
+                os.kill(pid, signal.SIGKILL)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from types import MappingProxyType
 import psutil
 
 from tests.markdown import Block, blocks
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 from . import short_lived_jvms
 
@@ -30,8 +30,8 @@ LASTING = re.compile(r"^(penstock run |python main\.py|java |penstock topic cons
 RUNS = ("penstock run ", "python main.py")
 #: Addresses of a page, e.g. that of a port which may be taken, and the ones to type in their place.
 Words = Mapping[str, str]
-#: Timeouts for a busy machine; test_first_steps.py allows five minutes for everything.
-INSTALL_SECONDS, COMMAND_SECONDS = 500.0, 180.0
+#: Until an installation must have ended.
+INSTALL_SECONDS = 2 * PATIENCE_SECONDS
 #: Uses less CPU time than a new user's shell: the kernel is compiled without optimization, packages when they are
 #: imported.
 QUICKLY = {"CFLAGS": "-O0", "PIP_NO_COMPILE": "1", "KAFKA_OPTS": " ".join(short_lived_jvms.OPTIONS)}
@@ -80,7 +80,7 @@ class Terminal:
             self._wait(text)
 
     def _wait(self, what: str) -> None:
-        patience = INSTALL_SECONDS if "pip install" in what else COMMAND_SECONDS
+        patience = INSTALL_SECONDS if "pip install" in what else PATIENCE_SECONDS
         eventually(
             lambda: self._mark in self.output or self._shell.poll() is not None,
             lambda: f"{what} continues:\n{self.output}",
@@ -96,13 +96,12 @@ class Terminal:
             eventually(
                 lambda: self._has_stream_threads() or self._mark in self.output,
                 lambda: f"{self.lasting} does not run:\n{self.output}",
-                COMMAND_SECONDS,
             )
         os.killpg(self._shell.pid, signal.SIGINT)
         if exit_code == 0:
             self._wait(self.lasting)
         else:
-            assert self._shell.wait(COMMAND_SECONDS) == exit_code, self.output
+            assert self._shell.wait(PATIENCE_SECONDS) == exit_code, self.output
         self.lasting = ""
 
     def _has_stream_threads(self) -> bool:

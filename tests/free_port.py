@@ -12,8 +12,8 @@ import random
 import socket
 from collections.abc import Iterator
 
-#: Below the system's range.
-PORTS = range(10_000, 32_000)
+#: Below the system's range, and below the dev brokers'.
+PORTS = range(10_000, 20_000)
 #: Maximum number of workers of a test run, each with an equal part of PORTS.
 WORKERS = 20
 

@@ -294,7 +294,7 @@ def test_a_command_that_dies_lets_the_application_continue(tmp_path: Path, boots
             with pytest.raises(StreamsError, match="hold already"):
                 running.ask("hold", {"seconds": LIMIT_SECONDS})
             assert running.ask("end_hold", {"hold": held["hold"]}) == {"changed": None}
-            running.ask("hold", {"seconds": 0.3})
+            running.ask("hold", {"seconds": 3.0})
         stage.produce(("key", "value"))
         until_processed(stage, 1)
 

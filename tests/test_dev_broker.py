@@ -24,7 +24,7 @@ from penstock.dev.dev_broker import DevBroker, DevBrokerError
 from penstock.dev.kafka_distribution import UnknownKafkaVersionError, distributions, newest
 from penstock.pipeline.java.java_runtime import JavaNotFoundError, find_java
 from tests.topics import create_topics
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.broker
@@ -44,6 +44,11 @@ def topics(address: str) -> set[str]:
 def create_topic(address: str, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": address})
     create_topics(admin, NewTopic(name, 1, 1))
+
+
+def until_logged(broker: DevBroker, text: str) -> None:
+    """Wait for a line of the end of the start: a broker serves a little before."""
+    eventually(lambda: text in broker.log_file.read_text(), f"{broker.log_file} has {text}")
 
 
 def java_processes(directory: Path) -> list[psutil.Process]:
@@ -109,6 +114,12 @@ def test_the_error_names_a_port_in_use(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(DevBrokerError, match=f"port {port} is in use: .*--port"):
             DevBroker("tried", tmp_path / "b", port=port).start()
+
+
+def test_an_outgoing_connection_does_not_get_the_port_of_a_broker_that_is_down() -> None:
+    """The system gives any port of its range to connections of other programs, for example while a broker restarts."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert max(dev_broker._free_port() for _ in range(20)) < lowest
 
 
 @pytest.mark.slow
@@ -239,13 +250,13 @@ def test_the_broker_named_dev_prefers_the_port_of_the_configurations(
 def test_an_older_kafka_runs_until_another_version_is_requested(tmp_path: Path, version: str) -> None:
     with DevBroker("old", tmp_path / "b", kafka=version) as broker:
         create_topic(broker.bootstrap_servers, "kept")
-        assert f"Kafka version: {version} " in broker.log_file.read_text()
+        until_logged(broker, f"Kafka version: {version} ")
         with pytest.raises(DevBrokerError, match=f"runs already, with Kafka {version}, not {newest()}: stop it"):
             DevBroker("old", tmp_path / "b", kafka=newest()).start()
     assert DevBroker("old", tmp_path / "b").kafka_version == version, "that of the last time"
     with DevBroker("old", tmp_path / "b", kafka=newest()) as upgraded:
         assert "kept" in topics(upgraded.bootstrap_servers)
-        assert f"Kafka version: {newest()} " in upgraded.log_file.read_text()
+        until_logged(upgraded, f"Kafka version: {newest()} ")
     assert DevBroker("old", tmp_path / "b").status().kafka_version == newest()
 
 
@@ -277,7 +288,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert f'\nIn penstock.toml: "bootstrap.servers" = "{address}"\n' in shown
     assert shown.endswith(f"\nexport KAFKA_BOOTSTRAP_SERVERS={address}\n")
     assert address in run("status")[1]
-    assert "Kafka Server started" in run("logs")[1]
+    eventually(lambda: "Kafka Server started" in run("logs")[1])
     assert len(run("logs", "--lines", "3")[1].splitlines()) == 3
     assert run("stop", "--delete-data") == (0, f"Broker dev stopped\nDeleted {tmp_path}/b\n")
     assert not (tmp_path / "b").exists()

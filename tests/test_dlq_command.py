@@ -87,7 +87,7 @@ def another_letter_of_each_record(stage: Stage) -> None:
     producer = Producer({"bootstrap.servers": stage.bootstrap_servers})
     for letter in letters:
         producer.produce(topic, letter.value, letter.key, headers=[*letter.headers], timestamp=letter.timestamp)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     assert len(stage.json("dlq", "list")) == 2 * len(letters)
 
 
@@ -122,7 +122,7 @@ def test_a_letter_without_key_and_value_is_not_replayed(stage: Stage) -> None:
     headers: dict[str, str | bytes | None] = {f"__streams.errors.{name}": text for name, text in place.items()}
     producer = Producer({"bootstrap.servers": stage.bootstrap_servers})
     producer.produce(f"{stage.application_id}.dead", None, None, headers=headers, timestamp=7)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     before = len(values(stage, stage.source))
     (letter,) = [row["letter"] for row in stage.json("dlq", "list") if row["key"] is None]
     said = stage.run("dlq", "replay", letter, "--execute").stdout
@@ -138,7 +138,7 @@ def test_a_record_of_1970_is_replayed_with_its_timestamp(stage: Stage) -> None:
     producer = Producer({"bootstrap.servers": stage.bootstrap_servers})
     headers: dict[str, str | bytes | None] = {f"__streams.errors.{name}": text for name, text in place.items()}
     producer.produce(f"{stage.application_id}.dead", b"1", b"epoch", headers=headers)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     (letter,) = [row["letter"] for row in stage.json("dlq", "list") if row["key"] == "epoch"]
     assert stage.run("dlq", "replay", letter, "--execute").stdout.endswith("1 letter replayed.\n")
     records = read_to_end(stage.bootstrap_servers, stage.source)

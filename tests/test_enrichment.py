@@ -19,7 +19,7 @@ from examples.enrichment.orders import orders
 from penstock import KafkaStreams, Serdes
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.testing import TopologyTestDriver
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.medium
 
@@ -91,7 +91,7 @@ def test_two_processes_keep_the_order_of_each_customers_orders(
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     for customer, order in orders(ORDERS):
         producer.produce(source, json.dumps(order), customer)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     config = {
         "application.id": application_id,
         "bootstrap.servers": bootstrap_servers,

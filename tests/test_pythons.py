@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.first_steps import ROOT, reader
+from tests.waiting import PATIENCE_SECONDS
 
 OLDEST = (3, 11)
 #: Where pyenv keeps its builds.
 PYENV = Path.home() / ".pyenv" / "versions"
-LOOK_SECONDS = 30
 LOOK = "import ensurepip, sys, venv; print(*sys.version_info[:2], sys.implementation.name)"
 
 
@@ -36,7 +36,7 @@ def other_pythons() -> dict[str, Path]:
 
 def version_of(python: Path) -> tuple[int, ...]:
     """Return the minor version of a CPython that can create environments, () for anything else."""
-    done = subprocess.run([python, "-c", LOOK], capture_output=True, text=True, timeout=LOOK_SECONDS, check=False)
+    done = subprocess.run([python, "-c", LOOK], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     match = re.fullmatch(r"(\d+) (\d+) cpython\n", done.stdout)
     return tuple(map(int, match.groups())) if match and done.returncode == 0 else ()
 

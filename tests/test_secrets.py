@@ -19,7 +19,7 @@ from penstock.supervisor.source.config_loader import load_config
 from penstock.topology.config.config_def import ConfigKey, ConfigType, is_secret
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRET = "hunter2-and-more"
@@ -120,20 +120,21 @@ def test_a_running_application_leaks_no_secret(
     )
     names = {key: key.removeprefix("penstock.").replace(".", "_").upper() for key in SECRETS}
     variables = {f"PENSTOCK_{names[key]}": value for key, value in SECRETS.items()}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "penstock.cli", "run", "app:topology", "--config", "penstock.toml"],
-        cwd=tmp_path,
-        env=os.environ | variables | {"PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    log = []
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.cli", "run", "app:topology", "--config", "penstock.toml"],
+            cwd=tmp_path,
+            env=os.environ | variables | {"PYTHONPATH": str(ROOT)},
+            stderr=file,
+        )
+
+    def runs() -> bool:
+        assert process.poll() is None, log.read_text()[-3000:]
+        return all(text in log.read_text() for text in ("Serving HTTP", "from REBALANCING to RUNNING"))
+
     try:
-        for line in process.stderr:
-            log.append(line)
-            if "State transition from REBALANCING to RUNNING" in line:
-                break
+        eventually(runs, "the application runs")
         options = ["--config", str(tmp_path / "penstock.toml")]
         commands = (
             ["status", "--json"],
@@ -141,20 +142,18 @@ def test_a_running_application_leaks_no_secret(
             ["config", "--all"],
             ["snapshot", "create", str(tmp_path / "backup")],
         )
-        assert "Serving HTTP" in "".join(log), "".join(log)[-3000:]
-        answers = asked(int(re.findall(r"at http://127\.0\.0\.1:(\d+)", "".join(log))[0]))
+        answers = asked(int(re.findall(r"at http://127\.0\.0\.1:(\d+)", log.read_text())[0]))
         shown = [
             CliRunner(env=variables).invoke(cli, [*command, *options], prog_name="penstock") for command in commands
         ]
     finally:
         process.send_signal(signal.SIGTERM)
-        log.append(process.communicate(timeout=PATIENCE_SECONDS)[1])
+        process.wait(PATIENCE_SECONDS)
     assert [result.exit_code for result in shown] == [0] * len(shown), [result.output for result in shown]
     assert "sasl.password" in shown[1].output
-    assert "sasl.password" in "".join(log)  # librdkafka shows its configuration, and masks it
+    assert "sasl.password" in log.read_text()  # librdkafka shows its configuration, and masks it
     written = [path for path in tmp_path.rglob("*") if path.is_file() and path != secret_file]
     texts = [
-        *log,
         *answers,
         *(result.output for result in shown),
         *(path.read_bytes().decode(errors="replace") for path in written),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 ROWS = 1_200  # more than one page of a task
+TIMESTAMP = int(time.time()) // 60 * 60_000  # of all records: they are in one window, also if a minute ends meanwhile
 APP = """\
 from penstock import Serdes, StreamsBuilder, TimeWindows
 
@@ -33,7 +35,7 @@ def topology():
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory, bootstrap_servers: str) -> Iterator[Stage]:
     with running(tmp_path_factory.mktemp("stage"), bootstrap_servers, APP) as stage:
-        stage.produce(*((f"k{number:04}", "x") for number in range(ROWS)), ("k0007", "x"))
+        stage.produce(*((f"k{number:04}", "x") for number in range(ROWS)), ("k0007", "x"), timestamp=TIMESTAMP)
         eventually(lambda: stage.json("status")["totals"]["records_processed"] == 2 * (ROWS + 1) // 2)
         yield stage
 

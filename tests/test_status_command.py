@@ -17,7 +17,7 @@ import pytest
 from penstock.cli import LAZY_COMMANDS, cli
 from penstock.supervisor.control.control_socket import QUESTION_BYTES_MAX, SOCKET_NAME, socket_address
 from tests.command_stage import APP, PARTITIONS, Stage, running
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
 
@@ -152,7 +152,7 @@ def test_a_killed_process_appears_among_the_errors(stage: Stage) -> None:
 
 def converse(stage: Stage, question: bytes) -> bytes:
     with socket.socket(socket.AF_UNIX) as line, line.makefile("rb") as answers:
-        line.settimeout(20)
+        line.settimeout(PATIENCE_SECONDS)
         with socket_address(stage.folder / "state" / stage.application_id) as address:
             line.connect(address)
         line.sendall(question)

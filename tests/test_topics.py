@@ -53,3 +53,8 @@ def test_a_change_of_what_is_allowed_has_reached_the_brokers(bootstrap_servers: 
         earliest = admin.list_offsets({place: OffsetSpec.earliest()})  # type: ignore[no-untyped-call]
         assert earliest[place].result(PATIENCE_SECONDS).offset == 1
     delete_topics(admin, *topics)
+
+
+@pytest.mark.broker
+def test_a_topic_that_is_gone_already_can_be_deleted(bootstrap_servers: str) -> None:
+    delete_topics(AdminClient({"bootstrap.servers": bootstrap_servers}), f"gone-{uuid.uuid4().hex[:8]}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.waiting import PATIENCE_SECONDS, eventually, wait_for_partitions
 
@@ -29,12 +29,25 @@ def create_topics(admin: AdminClient, *topics: NewTopic) -> None:
         wait_for_partitions(admin, topic.topic, topic.num_partitions)
 
 
+def add_partitions(admin: AdminClient, topic: str, count: int) -> None:
+    """Give a topic this number of partitions, and wait for their leaders; raises KafkaException."""
+    admin.create_partitions([NewPartitions(topic, count)])[topic].result(PATIENCE_SECONDS)
+    wait_for_partitions(admin, topic, count)
+
+
 def delete_topics(admin: AdminClient, *names: str) -> None:
-    """Delete these topics, if any, and wait until they are gone; raises KafkaException."""
+    """Delete these topics, if any, and wait until they are gone; raises KafkaException.
+
+    One that is gone already may still be among the names that a broker has shown.
+    """
     if not names:
         return
     for future in admin.delete_topics(list(names)).values():
-        future.result(PATIENCE_SECONDS)
+        try:
+            future.result(PATIENCE_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
     eventually(lambda: set(names).isdisjoint(topic_names(admin)), f"{names} are gone")
 
 

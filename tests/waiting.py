@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+import psutil
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
@@ -49,6 +50,14 @@ def eventually(
     return time.monotonic() - begin
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """Return whether a process has ended. A zombie has: it only waits for its parent."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
 def wait_for_partitions(admin: AdminClient, topic: str, count: int) -> None:
     """Wait until all leaders of a new topic, or of a change, are shown and serve their partitions.
 
@@ -76,11 +85,22 @@ def wait_for_partitions(admin: AdminClient, topic: str, count: int) -> None:
     eventually(is_served, f"the leaders of {topic} serve its partitions")
 
 
+def change_settings(admin: AdminClient, kind: ResourceType, name: str, settings: Mapping[str, str]) -> None:
+    """Change settings of a topic or a group; return when the broker that is asked shows them."""
+    entries = [ConfigEntry(*each, incremental_operation=AlterConfigOpType.SET) for each in settings.items()]
+    change, asked = ConfigResource(kind, name, incremental_configs=entries), ConfigResource(kind, name)
+    admin.incremental_alter_configs([change])[change].result(PATIENCE_SECONDS)
+
+    def shown() -> dict[str, str | None]:
+        found = admin.describe_configs([asked])[asked].result(PATIENCE_SECONDS)
+        return {setting: found[setting].value for setting in settings if setting in found}
+
+    eventually(lambda: shown() == settings, lambda: f"{name} has {shown()}, not {settings}")
+
+
 def allow_deletions(admin: AdminClient, topic: str) -> None:
-    """Let records of a compacted topic be deleted, which brokers refuse otherwise; they learn of it with a delay."""
-    policy = ConfigEntry("cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[policy])
-    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
+    """Let records of a compacted topic be deleted, which brokers refuse otherwise."""
+    change_settings(admin, ResourceType.TOPIC, topic, {"cleanup.policy": "compact,delete"})
 
 
 def deny(admin: AdminClient, topic: str, operation: AclOperation) -> None:

@@ -15,11 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka import Consumer, KafkaException, Message
 
-from penstock.cli.topics import read_records
+from penstock.cli.topics import Topics, read_records
 from penstock.clients.errors import ClientError, Kind, TransactionError
 from penstock.clients.librdkafka import as_writer
 from penstock.clients.writing.writer import TransactionalWriter, Writer
@@ -127,6 +125,7 @@ class DeadLetters:
         if not self.topic:
             raise ConfigError(f"No dead-letter topic is configured: set {DEAD_LETTER_TOPIC}, or name one with --topic.")
         self.markers = f"{self.topic}-replayed"
+        self._config = config
         self._supplier = KafkaClientSupplier(config.with_overrides({"isolation.level": "read_committed"}))
         self._client_id = f"{config['application.id']}-dlq"
 
@@ -244,16 +243,15 @@ class DeadLetters:
             raise MissingSourceTopicError(f"There is no topic {topic}: check its name and the cluster.")
 
     def _make_marker_topic(self) -> None:
-        admin: AdminClient = self._supplier.get_admin_client(self._client_id)
-        topic = NewTopic(self.markers, 1, config={"cleanup.policy": "compact"})
         try:
-            admin.create_topics([topic])[self.markers].result(TIMEOUT_SECONDS)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise StreamsError(
-                    f"The topic {self.markers} for the markers of replayed records cannot be created: "
-                    f"{error.args[0].str()}. Create it by hand: one partition, cleanup.policy=compact."
-                ) from error
+            Topics(self._config).create([self.markers], 1, None, {"cleanup.policy": "compact"})
+        except BrokerUnavailableError:
+            raise
+        except StreamsError as error:
+            raise StreamsError(
+                f"{error} It is for the markers of replayed records: create it by hand, with one partition and "
+                "cleanup.policy=compact."
+            ) from error
 
 
 def shown(letters: Iterable[Letter], replayed: Replayed) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -103,11 +104,10 @@ class Topics:
                 f"{', '.join(sorted(missing))}: created on {self.servers}, but not all partitions have a leader after "
                 f"{READY_SECONDS:.0f} s. Do all brokers run?"
             )
-        led = [Partition(name, number) for name in names for number in ready[name].partitions]
         # Leaders are shown before they serve a topic, and would refuse the first records of a writer.
-        with closing(self._supplier.get_admin(_CLIENT_ID)) as leaders:
-            offsets = PartitionOffsets(leaders, committed_only=False)
-            offsets.offsets_at(dict.fromkeys(led, OFFSET_BEGINNING), READY_SECONDS)
+        self._offsets_at(
+            [Partition(name, number) for name in names for number in ready[name].partitions], OFFSET_BEGINNING
+        )
         return created
 
     def list(self, internal: bool = False) -> list[TopicSummary]:
@@ -147,8 +147,9 @@ class Topics:
         """Yield the committed records of a topic: see read_records. Raises MissingSourceTopicError, StreamsError."""
         consumer = self._supplier.command_consumer(_CLIENT_ID)
         try:
-            self._require(consumer, topic)
-            yield from read_records(consumer, topic, since_ms=since_ms, is_wanted=is_wanted)
+            partitions = [Partition(topic, number) for number in self._require(consumer, topic)]
+            starts = {} if since_ms is None else self._offsets_at(partitions, since_ms)
+            yield from read_records(consumer, topic, starts, is_wanted)
         except KafkaException as error:
             raise self._refused(f"cannot read the topic {topic}", error) from error
         finally:
@@ -164,12 +165,22 @@ class Topics:
     def _admin(self) -> AdminClient:
         return self._supplier.get_admin_client(_CLIENT_ID)
 
-    def _require(self, client: AdminClient | Consumer, topic: str) -> None:
-        if topic not in self._ready(client, (topic,), HEARD_SECONDS):
+    def _require(self, client: AdminClient | Consumer, topic: str) -> Collection[int]:
+        """Return the partitions of a topic. Raises MissingSourceTopicError."""
+        found = self._ready(client, (topic,), HEARD_SECONDS).get(topic)
+        if found is None:
             raise MissingSourceTopicError(
                 f"There is no topic {topic} on {self.servers}: `penstock topic list` lists the existing ones, "
                 f"`penstock topic create {topic}` creates it."
             )
+        partitions: Collection[int] = found.partitions
+        return partitions
+
+    def _offsets_at(self, partitions: Collection[Partition], timestamp: int) -> Mapping[Partition, int]:
+        """Return the first offsets at or after a timestamp, once all leaders serve their partitions."""
+        with closing(self._supplier.get_admin(_CLIENT_ID)) as leaders:
+            offsets = PartitionOffsets(leaders, committed_only=False)
+            return offsets.offsets_at(dict.fromkeys(partitions, timestamp), READY_SECONDS)
 
     def _ready(self, client: AdminClient | Consumer, names: Collection[str], seconds: float) -> Mapping[str, Any]:
         """Return the metadata of topics whose partitions have leaders; waits up to this time (s) for all of these.
@@ -252,20 +263,19 @@ class TopicWriter:
 
 
 def read_records(
-    consumer: Consumer, topic: str, *, since_ms: int | None = None, is_wanted: Callable[[], bool] | None = None
+    consumer: Consumer,
+    topic: str,
+    starts: Mapping[Partition, int] = MappingProxyType({}),
+    is_wanted: Callable[[], bool] | None = None,
 ) -> Iterator[Message]:
     """Yield the committed records of a topic up to the current end of its partitions, or as long as is_wanted().
 
-    consumer: one of a KafkaClientSupplier, which reports the end of a partition. since_ms: only records of this time or
-    later (ms since the epoch). Raises KafkaException, and BrokerUnavailableError if it stalls before the end.
+    consumer: one of a KafkaClientSupplier, which reports the end of a partition. starts: the first offsets; by default
+    all is read. Raises KafkaException, and BrokerUnavailableError if it stalls before the end.
     """
-    partitions = [
-        TopicPartition(topic, number)
-        for number in consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic].partitions
-    ]
-    _seek(consumer, partitions, since_ms)
-    consumer.assign(partitions)
-    unread = {partition.partition for partition in partitions}
+    unread = {*consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic].partitions}
+    places = (Partition(topic, number) for number in unread)
+    consumer.assign([TopicPartition(*place, starts.get(place, OFFSET_BEGINNING)) for place in places])
     heard = time.monotonic()
     while unread or (is_wanted is not None and is_wanted()):
         message = consumer.poll(IDLE_SECONDS)
@@ -281,13 +291,3 @@ def read_records(
             unread.discard(message.partition() or 0)
         else:
             raise KafkaException(error)
-
-
-def _seek(consumer: Consumer, partitions: Collection[TopicPartition], since_ms: int | None) -> None:
-    """Set the start offsets."""
-    for partition in partitions:
-        partition.offset = consumer.get_watermark_offsets(partition, TIMEOUT_SECONDS)[0]
-    if since_ms is not None:
-        wanted = [TopicPartition(each.topic, each.partition, since_ms) for each in partitions]
-        for partition, found in zip(partitions, consumer.offsets_for_times(wanted, TIMEOUT_SECONDS), strict=True):
-            partition.offset = found.offset

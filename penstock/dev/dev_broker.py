@@ -11,6 +11,7 @@ import errno
 import json
 import logging
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -49,6 +50,9 @@ ARCHIVE_TIMEOUT_SECONDS = 60.0  # to write the class data after the shutdown; th
 POLL_SECONDS = 0.05
 ANSWER_TIMEOUT_SECONDS = 5.0
 MINIMUM_FREE_BYTES = 256 * 1024 * 1024  # internal topics and a little data; an index file alone is 10 MB
+#: A port of a broker that has no other. The system gives higher ones to connections of all programs: a broker that is
+#: down for a moment would lose its port to one of them.
+PORTS = range(20_000, 32_000)
 PORT_ATTEMPTS = 3  # a free port may be taken between the check and the broker's start
 LOG_TAIL_LINES = 15
 
@@ -518,7 +522,4 @@ def _is_free(port: int) -> bool:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return next(filter(_is_free, random.SystemRandom().sample(PORTS, len(PORTS))))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from penstock.clients.clock import SystemClock
 from penstock.clients.group.group_member import GroupMember
@@ -24,7 +24,7 @@ from penstock.workers.group.assignment.streams_partition_assignor import Assignm
 from penstock.workers.group.assignment.subscription_info import AssignorError
 from tests import brokers
 from tests.topics import create_topics, delete_topics_of
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, change_settings
 
 PARTITIONS = 4
 PAUSE_SECONDS = 0.01
@@ -143,7 +143,7 @@ class Group:
         self.configure(
             heartbeat_interval_ms=HEARTBEAT_MS, session_timeout_ms=SESSION_TIMEOUT_MS, assignment_interval_ms=0
         )
-        self.topic = self.make_topic("in", partitions)  # brokers see it after the settings
+        self.topic = self.make_topic("in", partitions)
 
     def make_topic(self, purpose: str, partitions: int = PARTITIONS) -> str:
         topic = f"{self.group_id}-{purpose}"
@@ -152,13 +152,8 @@ class Group:
 
     def configure(self, **settings: int) -> None:
         """Configure the group on the broker: ``num_standby_replicas=1`` is streams.num.standby.replicas."""
-        entries = [
-            ConfigEntry(f"streams.{name.replace('_', '.')}", str(value), incremental_operation=AlterConfigOpType.SET)
-            for name, value in settings.items()
-        ]
-        resource = ConfigResource(ResourceType.GROUP, self.group_id, incremental_configs=entries)
-        futures = self.admin.incremental_alter_configs([resource])
-        futures[resource].result(PATIENCE_SECONDS)
+        given = {f"streams.{name.replace('_', '.')}": str(value) for name, value in settings.items()}
+        change_settings(self.admin, ResourceType.GROUP, self.group_id, given)
 
     @property
     def topology(self) -> StreamsTopology:

@@ -17,10 +17,10 @@ from typing import Any
 import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions, NewTopic
+from confluent_kafka.cimpl import NewTopic
 
 from penstock.topology.config.config_keys import AT_LEAST_ONCE, EXACTLY_ONCE_V2
-from tests.topics import create_topics, delete_topics
+from tests.topics import add_partitions, create_topics, delete_topics
 from tests.waiting import PATIENCE_SECONDS
 
 PARTITIONS = 2
@@ -176,7 +176,7 @@ class Application:
     def add_partition(self) -> None:
         """Add a partition to the source topic."""
         admin = AdminClient({"bootstrap.servers": self._servers})
-        admin.create_partitions([NewPartitions(self.source, PARTITIONS + 1)])[self.source].result()
+        add_partitions(admin, self.source, PARTITIONS + 1)
 
     def produce(self, count: int = RECORDS) -> None:
         """Produce records, the keys in turn."""

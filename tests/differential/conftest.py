@@ -10,9 +10,7 @@ import pytest
 
 from penstock import PenstockError
 from penstock.pipeline.session.spark_session import require_jdk, require_pyspark, spark_session
-
-#: How long Spark's Java may take to end.
-END_SECONDS = 60.0
+from tests.waiting import PATIENCE_SECONDS
 
 
 def missing() -> str | None:
@@ -39,7 +37,7 @@ def spark() -> Iterator[Any]:
         process = session.sparkContext._gateway.proc  # type: ignore[union-attr]
         session.stop()
         process.stdin.close()  # Spark's Java ends when it sees that its Python has
-        process.wait(END_SECONDS)
+        process.wait(PATIENCE_SECONDS)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

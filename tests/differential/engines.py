@@ -40,7 +40,6 @@ from tests.topics import create_topics, delete_topics, delete_topics_of
 Case = dict[str, Any]
 #: Outputs by topic: (key, value, timestamp, headers) in order. Stores: rows by store.
 Sent = tuple[bytes | None, bytes | None, int, tuple[Any, ...]]
-TIMEOUT_SECONDS = 30.0
 
 
 class Results(NamedTuple):
@@ -265,7 +264,7 @@ class SparkEngine:
         producer = Producer({"bootstrap.servers": self._servers})
         for each in inputs:
             producer.produce(each.topic, each.value, each.key, 0, None, None, each.timestamp, list(each.headers or ()))
-        producer.flush(TIMEOUT_SECONDS)
+        producer.flush()
 
     def _outputs(self, names: set[str]) -> dict[str, list[Sent]]:
         found: dict[str, list[Sent]] = {name: [] for name in names}

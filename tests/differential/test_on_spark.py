@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import struct
 import threading
-import time
 from base64 import b64encode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +14,9 @@ from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions, NewTopic
+from confluent_kafka.cimpl import NewTopic
 
 from penstock import (
     CalendarWindows,
@@ -48,13 +47,12 @@ from tests.differential.engines import SparkEngine, compare, depends_on_buckets
 from tests.goldens import interpreter
 from tests.goldens.case import read
 from tests.java import headers_program
-from tests.read_to_end import read_to_end
-from tests.topics import create_topics
+from tests.read_to_end import ends_of, read_to_end
+from tests.topics import add_partitions, create_topics
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 CASES = Path(__file__).resolve().parents[1] / "goldens" / "cases"
-END_SECONDS = 60
 STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 
 
@@ -171,17 +169,17 @@ def test_partitions_added_while_it_runs_are_read_with_a_warning(
         producer.flush()
         streams.start()
         ended = waiting.submit(streams.await_termination)
-        eventually(lambda: records(bootstrap_servers, sink, 1) == 1 or ended.done(), streams.status, PATIENCE_SECONDS)
+        eventually(lambda: records(bootstrap_servers, sink) == 1 or ended.done(), streams.status)
         for topic in (sink, source):
-            admin.create_partitions([NewPartitions(topic, 2)])[topic].result(PATIENCE_SECONDS)
+            add_partitions(admin, topic, 2)
         warned = "Partitions were added"
-        eventually(lambda: warned in caplog.text or ended.done(), lambda: caplog.text, PATIENCE_SECONDS)
+        eventually(lambda: warned in caplog.text or ended.done(), lambda: caplog.text)
         producer = Producer(
             {"bootstrap.servers": bootstrap_servers}
         )  # the first one does not know the new partition yet
         producer.produce(source, "1", "k", partition=1)
         producer.flush()
-        eventually(lambda: records(bootstrap_servers, sink, 2) == 2 or ended.done(), streams.status, PATIENCE_SECONDS)
+        eventually(lambda: records(bootstrap_servers, sink) == 2 or ended.done(), streams.status)
         streams.request_stop()
         ended.result(PATIENCE_SECONDS)
     (warning,) = [line for line in caplog.messages if line.startswith("Partitions were added")]
@@ -193,16 +191,9 @@ def test_partitions_added_while_it_runs_are_read_with_a_warning(
         streams.start()
 
 
-def records(bootstrap_servers: str, topic: str, partitions: int) -> int:
-    """Return the number of records in a topic with this many partitions."""
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap_servers, "group.id": "none"}
-    )  # a client that knows the new partitions
-    try:
-        numbers = range(partitions)
-        return sum(consumer.get_watermark_offsets(TopicPartition(topic, each), PATIENCE_SECONDS)[1] for each in numbers)
-    finally:
-        consumer.close()
+def records(bootstrap_servers: str, topic: str) -> int:
+    """Return the number of records in a topic."""
+    return sum(ends_of(bootstrap_servers, [topic]).values())
 
 
 def test_the_error_for_an_object_that_cannot_be_pickled_says_what_to_do(
@@ -343,16 +334,10 @@ def test_wall_clock_punctuations_fire_without_records(
     producer.produce(source, "1", "k")  # from now on there is a task
     producer.flush()
     config = {"application.id": application_id, "bootstrap.servers": bootstrap_servers}
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "none"})
-    ticks = 0
     with SparkStreams(builder, config, spark, checkpoint=str(tmp_path / "checkpoint")) as streams:
         streams.start()
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while ticks < 3 and time.monotonic() < deadline:  # the record's own micro-batch can fire at most one
-            _, ticks = consumer.get_watermark_offsets(TopicPartition(sink, 0), PATIENCE_SECONDS)
-            time.sleep(0.1)
-    consumer.close()
-    assert ticks >= 3
+        # The record's own micro-batch can fire at most one.
+        eventually(lambda: records(bootstrap_servers, sink) >= 3, "three punctuations have fired")
 
 
 def test_windows_close_without_records(
@@ -496,6 +481,4 @@ def test_foreach_batch_gets_records_for_the_users_topics_and_kafka_the_others(
     rows = {row.key: (row.topic, row.timestamp, struct.unpack(">q", row.value)[0]) for _, _, row in kept}
     assert rows == {b"a": (sink, 5, 2), b"b": (sink, 5, 1)}
     assert {(number, batch_id) for number, batch_id, _ in kept} == {(1, 0)}  # the counting one's first micro-batch
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "none"})
-    assert consumer.get_watermark_offsets(TopicPartition(sink, 0), PATIENCE_SECONDS) == (0, 0)
-    consumer.close()
+    assert records(bootstrap_servers, sink) == 0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, ResourceType
 
 from benchmarks.systems import compile_java
 from penstock.pipeline.java.jar_lock import fetch_jars, read_lock
@@ -17,7 +17,7 @@ from tests.java.handover import PARTITIONS, Handover, Java
 from tests.java.program import Topics
 from tests.java.versions import STREAMS_PROTOCOL_SINCE, chosen_lock, is_since
 from tests.topics import delete_topics
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import change_settings
 
 SOURCE = Path(__file__).parent / "TakeoverProgram.java"
 TEST_UTILS = Path(__file__).parent / "test-utils.lock"
@@ -49,12 +49,7 @@ def driver_program(source: Path, classes: Path) -> list[str]:
 def configure(admin: AdminClient, group: str, config: Mapping[str, str]) -> None:
     """Give a group with broker-side assignment the settings that members of other groups have themselves."""
     keys = ("session.timeout.ms", "heartbeat.interval.ms", "num.standby.replicas")
-    settings = {f"streams.{key}": config.get(key, "0") for key in keys}
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
-    ]
-    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
+    change_settings(admin, ResourceType.GROUP, group, {f"streams.{key}": config.get(key, "0") for key in keys})
 
 
 @pytest.fixture

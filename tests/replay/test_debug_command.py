@@ -28,7 +28,7 @@ from penstock.topology.records import RawRecord, TaskId
 from tests.command_stage import PARTITIONS, Stage
 from tests.read_to_end import read_to_end
 from tests.replay.replayed import rows
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 APP = """\
@@ -83,7 +83,7 @@ class Debugged(Stage):
     def feed(self, seed: int) -> None:
         """Write random records, one that is no number, and wait until each task has a new checkpoint."""
         rng, producer = random.Random(seed), Producer({"bootstrap.servers": self.bootstrap_servers})
-        before = self.checkpoints()
+        before = self.newest()
 
         def write(value: str) -> None:
             partition = rng.randrange(PARTITIONS)
@@ -94,8 +94,8 @@ class Debugged(Stage):
             # A task without new records takes no checkpoint.
             for _ in range(PARTITIONS):
                 write(str(rng.randrange(100)))
-            assert producer.flush(30) == 0
-            return all(count > before[task] for task, count in self.checkpoints().items())
+            assert producer.flush(PATIENCE_SECONDS) == 0
+            return all(name != before[task] for task, name in self.newest().items())
 
         for number in range(RECORDS):
             write("none" if number == RECORDS // 2 else str(rng.randrange(100)))
@@ -106,9 +106,9 @@ class Debugged(Stage):
     def processed(self) -> int:
         return int(self.json("status")["totals"]["records_processed"])
 
-    def checkpoints(self) -> dict[TaskId, int]:
-        """Return the number of checkpoints of each task."""
-        return {task: len(self.manifests(task)) for task in TASKS}
+    def newest(self) -> dict[TaskId, str | None]:
+        """Return the newest checkpoint of each task, None if it has none."""
+        return {task: next((each.name for each in self.manifests(task)), None) for task in TASKS}
 
     def ends(self) -> list[int]:
         topic = list(read_to_end(self.bootstrap_servers, self.source))
@@ -216,16 +216,18 @@ def test_a_replay_to_the_end_has_the_rows_of_the_application(stage: Debugged, tm
 
 def test_it_stops_in_the_function_with_the_state_before_the_record(stage: Debugged) -> None:
     task = TaskId(0, 1)
-    manifest = stage.manifests(task)[1]
-    first = manifest.inputs[0].offset
-    records = stage.records(task)[first:]
-    after, record = next(
-        (after, record)
+    manifests, every = stage.manifests(task), stage.records(task)
+    bounds = [len(every), *(each.inputs[0].offset for each in manifests)]  # the newest checkpoint comes first
+    manifest, after, record = next(
+        (manifest, after, record)
+        for end, manifest in zip(bounds, manifests, strict=False)
+        for records in [every[manifest.inputs[0].offset : end]]
         for after, record in enumerate(records)
         if after >= 3
         and record.key() in [earlier.key() for earlier in records[:after]]  # so that it has a row
         and record.value() != b"none"
     )
+    first = manifest.inputs[0].offset
     offset = first + after
     key, value = (record.key() or b"").decode(), (record.value() or b"").decode()
     typed = ("p value", f"penstock store totals {key}", "break add", "continue", "p total", "continue")

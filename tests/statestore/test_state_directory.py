@@ -19,6 +19,8 @@ from penstock.topology.errors import LockError, ProcessorStateError
 from penstock.topology.records import TaskId, TopicPartition
 
 TASK = TaskId(0, 1)
+#: A test does not take so long.
+OLD_MS = 3_600_000
 HOLDER = """
 import sys
 from penstock.statestore.directory.state_directory import StateDirectory
@@ -128,9 +130,9 @@ def test_unused_task_directories_are_cleaned_once_they_are_old(tmp_path: Path) -
     directory.unlock(TaskId(0, 2))
     used_ms = (tmp_path / "app" / ".locks" / "0_2").stat().st_mtime_ns // 1_000_000
     clock.now_ms = used_ms
-    assert directory.clean(older_than_ms=500) == []
-    clock.now_ms = used_ms + 10_000
-    assert sorted(directory.clean(older_than_ms=500)) == [TaskId(0, 2), TaskId(0, 3)]
+    assert directory.clean(older_than_ms=OLD_MS) == []
+    clock.now_ms = used_ms + OLD_MS + 1
+    assert sorted(directory.clean(older_than_ms=OLD_MS)) == [TaskId(0, 2), TaskId(0, 3)]
     assert directory.tasks_on_disk() == [TaskId(0, 0), TaskId(0, 1)]
     directory.close()
     other.close()

@@ -18,7 +18,7 @@ import pytest
 
 from penstock.statestore.checkpoints.transfer_process import TransferFailedError, TransferProcess
 from tests.s3_server import S3Server
-from tests.waiting import eventually
+from tests.waiting import eventually, has_ended
 
 PARENT = """
 import json, sys
@@ -72,7 +72,7 @@ def test_a_transfer_ends_with_its_parent(job: dict[str, Any], silent: socket.soc
         connection, _ = silent.accept()  # the transfer is at work
         os.kill(parent.pid, signal.SIGKILL)
         with connection:
-            eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "it has ended")
+            eventually(lambda: has_ended(child), "it has ended")
 
 
 def test_an_unknown_bucket_is_an_error_with_its_reason(job: dict[str, Any]) -> None:

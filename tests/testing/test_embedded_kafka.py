@@ -82,7 +82,7 @@ def test_confluent_kafka_writes_and_reads(kafka: EmbeddedKafka) -> None:
 
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
-    "classic": {"session.timeout.ms": 6_000},
+    "classic": {},
     "consumer": {"group.protocol": "consumer"},
 }
 
@@ -90,7 +90,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def soon() -> Iterator[EmbeddedKafka]:
     """A broker whose members send heartbeats often."""
-    settings = {"group.consumer.heartbeat.interval.ms": "100", "group.consumer.session.timeout.ms": "1000"}
+    settings = {"group.consumer.heartbeat.interval.ms": "100"}
     with EmbeddedKafka(topics={"in": 2, "other": 2}, config=settings) as running:
         yield running
 

@@ -30,6 +30,8 @@ pytestmark = pytest.mark.broker
 PARTITIONS = 6
 TASKS = {TaskId(subtopology, partition) for subtopology in (0, 1) for partition in range(PARTITIONS)}
 PAUSE_SECONDS = 0.01
+#: After so many looks without a change the group is settled: several heartbeat intervals.
+QUIET_LOOKS = 50
 
 
 class Thread:
@@ -107,15 +109,15 @@ class Application:
 
     def settle(self) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        quiet_since = time.monotonic()
-        while time.monotonic() - quiet_since < 0.5:  # several heartbeat intervals without a change
+        quiet = 0
+        while quiet < QUIET_LOOKS:
             assert time.monotonic() < deadline, [sorted(thread.active) for thread in self.threads]
             for thread in self.threads:
                 thread.step()
                 owned = [task for each in self.threads for task in each.active]
                 assert len(owned) == len(set(owned)), "a task is owned twice"
-            if set(owned) != TASKS or any(t.member.join_pending or t.wants_rebalance for t in self.threads):
-                quiet_since = time.monotonic()
+            changing = set(owned) != TASKS or any(t.member.join_pending or t.wants_rebalance for t in self.threads)
+            quiet = 0 if changing else quiet + 1
             time.sleep(PAUSE_SECONDS)
 
 
@@ -130,7 +132,6 @@ def start_application(
             {
                 "application.id": application_id,
                 "bootstrap.servers": bootstrap_servers,
-                "session.timeout.ms": 6_000,
                 "heartbeat.interval.ms": 100,
                 "replication.factor": 1,
                 **{name.replace("__", "."): value for name, value in values.items()},

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,7 +19,7 @@ from penstock import ApplicationState, KafkaStreams
 from tests.s3_server import S3Server, s3_server
 from tests.scripted_front import Hold, ScriptedFront, scripted_front
 from tests.topics import create_topics, delete_topics
-from tests.waiting import PATIENCE_SECONDS, allow_deletions, delete_records, eventually
+from tests.waiting import PATIENCE_SECONDS, allow_deletions, delete_records, eventually, has_ended
 from tests.workers.test_checkpoints_broker import PARTITIONS, Latest
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -71,16 +72,12 @@ def run_until_checkpoint(app: Latest, number: int) -> None:
 
 def transfers(pid: int) -> list[psutil.Process]:
     """Return the processes that upload or load for a stream thread's process."""
-    children = psutil.Process(pid).children()
-    return [child for child in children if any("checkpoints.transfer" in word for word in child.cmdline())]
-
-
-def works(process: psutil.Process) -> bool:
-    """Return whether a process still runs. A zombie has ended: it only waits for its parent."""
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+    found = []
+    for child in psutil.Process(pid).children():
+        with suppress(psutil.NoSuchProcess):  # another task's has just ended
+            if any("checkpoints.transfer" in word for word in child.cmdline()):
+                found.append(child)
+    return found
 
 
 def kill_while_held(streams: KafkaStreams, hold: Hold) -> None:
@@ -90,7 +87,7 @@ def kill_while_held(streams: KafkaStreams, hold: Hold) -> None:
     processes = transfers(pid)
     assert processes
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: not any(map(works, processes)), "the transfer ends with its thread")
+    eventually(lambda: all(map(has_ended, processes)), "the transfer ends with its thread")
     eventually(lambda: bool(streams.status()) and streams.status()[0].pid != pid, "the thread is replaced")
 
 

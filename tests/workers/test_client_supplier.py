@@ -26,9 +26,9 @@ from penstock.topology.context.partitioners import murmur2
 from penstock.topology.errors import ConfigError
 from penstock.workers.thread import client_supplier
 from penstock.workers.thread.client_supplier import KafkaClientSupplier, process_id_file, static_instance_id
+from tests.waiting import PATIENCE_SECONDS
 
 MakeTopic = Callable[..., str]
-SECONDS = 20.0
 
 
 def config(**values: Any) -> StreamsConfig:
@@ -389,7 +389,7 @@ def test_a_record_goes_to_the_partition_that_javas_murmur2_gives(
     keys = (b"21", b"foobar", b"a-little-bit-long-string", b"\x00\xff", b"k" * 50)
     for key in keys:
         producer.produce(topic, key=key, value=b"", on_delivery=lambda _, m: placed.__setitem__(m.key(), m.partition()))
-    assert producer.flush(SECONDS) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     assert placed == {key: (murmur2(key) & 0x7FFFFFFF) % 7 for key in keys}
 
 
@@ -400,14 +400,14 @@ def test_the_consumer_returns_end_offsets_and_refuses_an_offset_out_of_range(
     topic = make_topic("in")
     producer = supplier.confluent_producer("p")
     producer.produce(topic, value=b"one")
-    producer.flush(SECONDS)
+    producer.flush(PATIENCE_SECONDS)
     consumer = supplier.confluent_consumer("c")
     try:
         consumer.assign([RdTopicPartition(topic, 0, 0)])
-        first, end = consumer.consume(2, SECONDS)
+        first, end = consumer.consume(2, PATIENCE_SECONDS)
         assert (first.value(), code(end)) == (b"one", KafkaError._PARTITION_EOF)
         consumer.assign([RdTopicPartition(topic, 0, 99)])
-        (refused,) = consumer.consume(1, SECONDS)
+        (refused,) = consumer.consume(1, PATIENCE_SECONDS)
         assert code(refused) == KafkaError._AUTO_OFFSET_RESET
     finally:
         consumer.close()
@@ -426,7 +426,7 @@ def test_reading_a_missing_topic_does_not_create_it(
             consumer.get_watermark_offsets(RdTopicPartition(missing, 0), timeout=1.0)
     finally:
         consumer.close()
-    assert missing not in supplier.get_admin_client("a").list_topics(timeout=SECONDS).topics
+    assert missing not in supplier.get_admin_client("a").list_topics(timeout=PATIENCE_SECONDS).topics
 
 
 def test_the_fence_is_checked_before_exactly_once_with_librdkafka(monkeypatch: pytest.MonkeyPatch) -> None:

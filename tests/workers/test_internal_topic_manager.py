@@ -11,7 +11,6 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
-from confluent_kafka.cimpl import NewPartitions
 
 from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.admin import Admin, KafkaAdmin
@@ -36,7 +35,8 @@ from penstock.workers.group.internal_topic_manager import (
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests.direct_kafka import DirectKafka
 from tests.manual_clock import ManualClock
-from tests.waiting import PATIENCE_SECONDS, wait_for_partitions
+from tests.topics import add_partitions
+from tests.waiting import PATIENCE_SECONDS
 from tests.workers.direct_io import DirectAdmin
 
 MakeTopic = Callable[..., str]
@@ -258,8 +258,6 @@ def asking(bootstrap_servers: str) -> Iterator[Admin]:
 @pytest.fixture
 def application(application_id: str, make_topic: MakeTopic, admin: AdminClient, asking: Admin) -> Application:
     names = make_topic("in", partitions=3), make_topic("out", partitions=2)
-    for name, count in zip(names, (3, 2), strict=True):
-        wait_for_partitions(admin, name, count)
     return Application(application_id, *names, admin, asking)
 
 
@@ -308,8 +306,7 @@ def test_the_error_names_a_missing_source_topic_which_is_not_created(
 def test_the_error_for_an_internal_topic_with_a_wrong_partition_count_says_what_to_do(application: Application) -> None:
     application.make_ready()
     name = f"{application.id}-counts-changelog"
-    application.admin.create_partitions([NewPartitions(name, 5)])[name].result(PATIENCE_SECONDS)
-    wait_for_partitions(application.admin, name, 5)
+    add_partitions(application.admin, name, 5)
     with pytest.raises(StreamsError, match=rf"{name} has invalid partitions: expected: 3; actual: 5.*`penstock reset"):
         application.make_ready()
 

@@ -23,6 +23,7 @@ from penstock.workers.group.topic_names import TopicNames
 from penstock.workers.tasks.offset_reset import OffsetReset
 from penstock.workers.tasks.partition_offsets import OFFSET_BEGINNING, OFFSET_END, PartitionOffsets
 from tests.topics import create_topics
+from tests.waiting import PATIENCE_SECONDS
 
 NOW_MS = 1_000_000
 LOG = PrefixedLogger("penstock.test", "")
@@ -164,7 +165,7 @@ def test_the_broker_finds_the_offset_of_a_timestamp(
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     for timestamp in (1_000, 2_000, 3_000):
         producer.produce(topic, b"x", partition=0, timestamp=timestamp)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     first, second = (TopicPartition(topic, number) for number in range(2))
     found = [offsets.offsets_at({first: at}) for at in (0, 1_500, 3_000, 3_001, OFFSET_BEGINNING, OFFSET_END)]
     assert found == [{first: 0}, {first: 1}, {first: 2}, {first: OFFSET_END}, {first: 0}, {first: 3}]

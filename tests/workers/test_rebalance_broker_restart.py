@@ -37,7 +37,7 @@ class RestartCase(Case):
             return topic
 
         if protocol == "streams":
-            configure_streams_group(broker.bootstrap_servers, name, session_timeout_ms=30_000)
+            configure_streams_group(broker.bootstrap_servers, name)
         super().__init__(broker.bootstrap_servers, name, make_topic, state_dir, protocol)
         self.guarantee = guarantee
 

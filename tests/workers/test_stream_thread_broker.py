@@ -106,7 +106,8 @@ class Case:
         self.output = make_topic("out")
         self.runners: list[Runner] = []
         self.expected: dict[str, int] = {}
-        self._producer = Producer({"bootstrap.servers": bootstrap})
+        # Idempotent: the broker may restart, which must not give it a record twice.
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
 
     def feed(self, records: int) -> None:
         """Write records with KEYS different keys, and wait until the broker has them."""
