@@ -160,6 +160,10 @@ class TransactionManager:
             return self._ask_at
         return self._level_due_ms if self.state is _S.IN_TRANSACTION else math.inf
 
+    def note_pause(self, ms: int) -> None:
+        """Count a pause of the caller: what is known of the cluster has aged."""
+        self._level_due_ms -= ms
+
     def may_write(self, partition: TopicPartition) -> bool:
         """Return whether batches of a partition may be sent; if not, add it to the transaction."""
         return self._open.may_write(partition)
