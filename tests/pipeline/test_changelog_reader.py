@@ -63,8 +63,8 @@ def write(to: Producer, *rows: tuple[bytes, bytes | None], headers: Any = None) 
     to.flush(PATIENCE_SECONDS)
 
 
-def read(servers: str, end: int | None = None, **more: Any) -> list[tuple[bytes | None, bytes | None]]:
-    batches = read_changelog(config(servers, **more), TOPIC, 0, end)
+def read(servers: str, settings: Any = None, end: int | None = None) -> list[tuple[bytes | None, bytes | None]]:
+    batches = read_changelog(config(servers, **settings or {}), TOPIC, 0, end)
     return [(message.key(), message.value()) for batch in batches for message in batch]
 
 
@@ -86,7 +86,7 @@ def test_aborted_records_are_not_read_even_last_ones(kafka: EmbeddedKafka, fetch
         to.begin_transaction()
         write(to, (b"a", value))
         end(PATIENCE_SECONDS)
-    assert read(kafka.bootstrap_servers, **{"penstock.fetcher": fetcher}) == [(b"a", b"1")]
+    assert read(kafka.bootstrap_servers, {"penstock.fetcher": fetcher}) == [(b"a", b"1")]
 
 
 def test_a_transaction_that_is_about_to_end_is_waited_for(kafka: EmbeddedKafka) -> None:
@@ -119,7 +119,7 @@ def test_live_keys_are_those_without_a_tombstone(kafka: EmbeddedKafka) -> None:
 def test_the_clients_are_those_of_the_supplier(kafka: EmbeddedKafka) -> None:
     SUPPLIED.clear()
     write(producer(kafka), (b"a", b"1"))
-    assert read(kafka.bootstrap_servers, **{"default.client.supplier": NotingSupplier}) == [(b"a", b"1")]
+    assert read(kafka.bootstrap_servers, {"default.client.supplier": NotingSupplier}) == [(b"a", b"1")]
     assert SUPPLIED == ["app-handover"]
 
 
