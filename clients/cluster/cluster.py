@@ -35,6 +35,8 @@ T = TypeVar("T")
 
 #: The default purpose of a connection; a broker may have connections for other purposes.
 QUESTIONS = "questions"
+#: That of the requests of a producer to coordinators, of which it sends one at a time.
+COORDINATION = "coordination"
 #: The timeout factor for a request that may have to open a connection first.
 CONNECTED = 1.5
 
@@ -222,7 +224,7 @@ class Cluster:
             address = self._coordinators.get((kind, key))
             if address is None:
                 address = self._coordinators[kind, key] = await self.find_coordinator(kind, key)
-            response = await self.send(address, request, purpose=f"{kind.name.lower()}-{key}")
+            response = await self.send(address, request, purpose=COORDINATION)
         except RetriableError:
             self._coordinators.pop((kind, key), None)
             raise

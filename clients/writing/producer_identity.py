@@ -50,6 +50,9 @@ class Identity(Protocol):
     def advance(self, now_ms: int) -> None:
         """Handle a response that has arrived, and send the next request."""
 
+    def note_pause(self, ms: int) -> None:
+        """Count a pause of the caller, which the times passed to other methods exclude."""
+
     def may_write(self, partition: TopicPartition) -> bool:
         """Return whether batches of a partition may be sent now; if not, start what is necessary."""
 
@@ -96,6 +99,10 @@ class ProducerIdentity(Identity):
             self._take(self._asked, now_ms)
         if self.producer is None and self._asked is None and now_ms >= self._ask_at:
             self._asked = self._brokers.producer_id(self._on_done)
+
+    @override
+    def note_pause(self, ms: int) -> None:
+        pass
 
     @override
     def may_write(self, partition: TopicPartition) -> bool:

@@ -136,6 +136,7 @@ class Sender:
     def note_pause(self, ms: int) -> None:
         """Count a pause of the caller, which the times passed to other methods exclude."""
         self._network.note_pause(ms)
+        self._identity.note_pause(ms)
 
     # Sending
 

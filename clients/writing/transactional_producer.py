@@ -43,6 +43,11 @@ class TransactionalKafkaProducer(KafkaProducer, TransactionalWriter):
         self._await_state(TransactionState.READY, seconds)
 
     @override
+    def restart(self, transactional_id: str) -> bool:
+        self._transactions.restart(transactional_id)
+        return True
+
+    @override
     def begin_transaction(self) -> None:
         self._transactions.begin()
 

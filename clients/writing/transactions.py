@@ -55,7 +55,7 @@ class TransactionState(Enum):
 
         UNINITIALIZED ---------> INITIALIZING
         INITIALIZING ----------> READY, FATAL_ERROR
-        READY -----------------> IN_TRANSACTION
+        READY -----------------> IN_TRANSACTION, UNINITIALIZED
         IN_TRANSACTION --------> COMMITTING_TRANSACTION, DRAINING, ABORTABLE_ERROR, FATAL_ERROR
         COMMITTING_TRANSACTION > READY, ABORTABLE_ERROR, FATAL_ERROR
         ABORTABLE_ERROR -------> DRAINING
@@ -63,6 +63,7 @@ class TransactionState(Enum):
         ABORTING_TRANSACTION --> READY, INITIALIZING, FATAL_ERROR
         FATAL_ERROR ----------->
 
+    - UNINITIALIZED after READY: continues as a new producer, perhaps with another transactional id.
     - DRAINING: will be aborted when no batch is in flight any more.
     - INITIALIZING after ABORTING_TRANSACTION: in the old protocol only a new epoch releases the sequence
       numbers of batches that may or may not have been written (KIP-360).
@@ -84,7 +85,7 @@ _S = TransactionState
 TRANSACTION_TRANSITIONS = {
     _S.UNINITIALIZED: (_S.INITIALIZING,),
     _S.INITIALIZING: (_S.READY, _S.FATAL_ERROR),
-    _S.READY: (_S.IN_TRANSACTION,),
+    _S.READY: (_S.IN_TRANSACTION, _S.UNINITIALIZED),
     _S.IN_TRANSACTION: (_S.COMMITTING_TRANSACTION, _S.DRAINING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR),
     _S.COMMITTING_TRANSACTION: (_S.READY, _S.ABORTABLE_ERROR, _S.FATAL_ERROR),
     _S.DRAINING: (_S.ABORTING_TRANSACTION,),
@@ -159,6 +160,10 @@ class TransactionManager:
             return self._ask_at
         return self._level_due_ms if self.state is _S.IN_TRANSACTION else math.inf
 
+    def note_pause(self, ms: int) -> None:
+        """Count a pause of the caller: what is known of the cluster has aged."""
+        self._level_due_ms -= ms
+
     def may_write(self, partition: TopicPartition) -> bool:
         """Return whether batches of a partition may be sent; if not, add it to the transaction."""
         return self._open.may_write(partition)
@@ -180,6 +185,15 @@ class TransactionManager:
     def initialize(self) -> None:
         """Start to initialize the producer, which fences the previous one with this transactional id."""
         self._states.transition_to(_S.INITIALIZING)
+
+    def restart(self, transactional_id: str) -> None:
+        """Forget the producer, to initialize another, even if a newer one with its id has fenced it.
+
+        The first request of the other producer has no producer id, whose epoch would have to be the newest (KIP-360).
+        """
+        self._states.transition_to(_S.UNINITIALIZED)
+        self.transactional_id = transactional_id
+        self._set_producer(_NOBODY)
 
     def begin(self) -> None:
         """Begin a transaction, with the protocol that the cluster currently supports."""

@@ -104,6 +104,13 @@ class TransactionalWriter(Writer, Protocol):
     def init_transactions(self, seconds: float) -> None:
         """Fence the previous producer with the same id, and wait for the end of its transaction."""
 
+    def restart(self, transactional_id: str) -> bool:
+        """Continue as a new writer with this id, which has to be initialized; possible between transactions.
+
+        Returns False if the client cannot, as librdkafka: it has to be replaced.
+        """
+        return False
+
     def begin_transaction(self) -> None:
         """Begin a transaction that includes all records produced from now on."""
 

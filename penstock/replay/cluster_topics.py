@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
-
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.clients.cluster.admin import answered, results
 from penstock.clients.cluster.offsets import EARLIEST, LATEST
 from penstock.clients.cluster.topics import NO_ID
+from penstock.clients.librdkafka import as_reader
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import Message, TopicPartition
+from penstock.workers.tasks.partition_consumer import PartitionConsumer
+from penstock.workers.tasks.partition_range import read_range
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 
 #: Time limit of each request to the brokers, in ms.
 TIMEOUT_MS = 30_000
 #: A reader without any response for this long has failed, in seconds.
 SILENCE_SECONDS = 30.0
-#: Records that are read at a time, and how long a read waits for them, in seconds.
-RECORDS_AT_ONCE, WAIT_SECONDS = 1_000, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,36 +69,10 @@ class ClusterTopics:
     def records(self, partition: TopicPartition, start: int, end: int) -> Generator[Sequence[Message], None, None]:
         """Yield the records from an offset up to end (exclusive) in batches; close the generator or exhaust it.
 
-        Raises BrokerUnavailableError if the brokers stop to answer, or refuse the read.
+        Raises as read_range.
         """
         if start >= end:
             return
-        consumer = self._supplier.command_consumer(self._client_id)
-        try:
-            consumer.assign([ClientPartition(*partition, start)])
-            heard, ended = time.monotonic(), False
-            while not ended:
-                found = cast("list[Message]", consumer.consume(RECORDS_AT_ONCE, WAIT_SECONDS))
-                if found:
-                    heard = time.monotonic()
-                elif time.monotonic() - heard > SILENCE_SECONDS:
-                    raise BrokerUnavailableError(
-                        f"The brokers at {self._servers} have not answered for {SILENCE_SECONDS:.0f} s while "
-                        f"{partition} was read."
-                    )
-                records = [message for message in found if self._is_record(message, partition)]
-                ended = len(records) < len(found) or any(message.offset() >= end - 1 for message in records)
-                batch = [message for message in records if message.offset() < end]
-                if batch:
-                    yield batch
-        finally:
-            consumer.close()
-
-    def _is_record(self, message: Any, partition: TopicPartition) -> bool:
-        """Return False for the end of the partition; raises BrokerUnavailableError for an error."""
-        error = message.error()
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise BrokerUnavailableError(
-                f"The brokers at {self._servers} refuse to read {partition}: {error.str()}."
-            ) from KafkaException(error)
-        return error is None
+        log = PrefixedLogger(__name__, f"[{self._client_id}] ")
+        consumer = PartitionConsumer(as_reader(self._supplier.get_consumer(self._client_id)), log)
+        yield from read_range(consumer, partition, start, end, SILENCE_SECONDS)

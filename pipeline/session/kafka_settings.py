@@ -1,14 +1,13 @@
-"""The local engine's configuration translated for Spark's Kafka source, a Java client, and for librdkafka."""
+"""The local engine's configuration translated for Spark's Kafka source, a Java client."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import orjson
 
-from penstock.topology.config.client_keys import of_client, renamed
+from penstock.topology.config.client_keys import of_client
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
 from penstock.topology.graph.processor_topology import AutoOffsetReset, ProcessorTopology, SourceNode
@@ -44,8 +43,6 @@ _SECURITY = ("ssl.", "sasl.", "security.")
 _SASL = ("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password")
 #: Common client settings that only librdkafka or the group's member knows.
 _NOT_FOR_SPARK = ("enable.metrics.push", "client.id")
-_RENAMED_FOR_LIBRDKAFKA = {"metadata.max.age.ms": "topic.metadata.refresh.interval.ms"}
-
 
 #: How Spark asks for end offsets until none is before those it has processed (SPARK-26267): Spark's three attempts, a
 #: second apart, end too soon for a new leader, which may report older ones.
@@ -93,7 +90,7 @@ def _resets(topology: ProcessorTopology, config: StreamsConfig) -> dict[str, str
 
 def java_settings(config: StreamsConfig) -> dict[str, str]:
     """Return the connection settings of Java's consumer; raises ConfigError for a key without a translation."""
-    given = {**config.common_client_settings(), **security_of(config.with_prefix("consumer."))}
+    given = {**config.common_client_settings(), **_security_of(config.with_prefix("consumer."))}
     settings = {"isolation.level": str(config["isolation.level"]), "request.timeout.ms": ATTEMPT_TIMEOUT_MS}
     for name, value in given.items():
         if value in (None, "") or name in _SASL or name in _NOT_FOR_SPARK:
@@ -114,7 +111,7 @@ def java_settings(config: StreamsConfig) -> dict[str, str]:
     return settings | _java_sasl(given)
 
 
-def security_of(settings: Mapping[str, object]) -> dict[str, object]:
+def _security_of(settings: Mapping[str, object]) -> dict[str, object]:
     """Return the settings of connections' security."""
     return {name: value for name, value in of_client(settings).items() if name.startswith(_SECURITY)}
 
@@ -142,10 +139,3 @@ def _read(path: str, key: str) -> str:
         return Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{key}={path} cannot be read: {error}.") from error
-
-
-def connection_settings(config: StreamsConfig, *prefixes: str) -> dict[str, Any]:
-    """Return librdkafka's settings for a client that only has to reach the brokers. prefixes: of its security."""
-    own = {name: value for prefix in prefixes for name, value in security_of(config.with_prefix(prefix)).items()}
-    shared = {name: value for name, value in config.common_client_settings().items() if value not in (None, "")}
-    return {_RENAMED_FOR_LIBRDKAFKA.get(name, name): value for name, value in renamed(shared).items()} | own

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
+from penstock.clients.clock import SystemClock
+from penstock.clients.librdkafka import as_reader
+from penstock.clients.log_context import PrefixedLogger
 from penstock.statestore.rows.dated_rows import INDEX
 from penstock.statestore.stores.state_store import plain_rows
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.store_interfaces import StoreKind
 from penstock.topology.context.task_context import TaskContext
-from penstock.topology.errors import BrokerUnavailableError, StreamsError
-from penstock.topology.records import Message, TaskId
+from penstock.topology.records import Message, TaskId, TopicPartition
+from penstock.workers.tasks.partition_consumer import PartitionConsumer
+from penstock.workers.tasks.partition_offsets import OFFSET_BEGINNING, OFFSET_END, PartitionOffsets
+from penstock.workers.tasks.partition_range import read_range
+from penstock.workers.thread.client_supplier import configured_supplier
 
 from ..handover.store_changelogs import StoreChangelog
-from ..session.kafka_settings import connection_settings
 from .record_batches import MapInArrow, to_batch
 from .sorted_runs import stored_rows
 from .spark_stores import SparkOutput, SparkStores
@@ -29,11 +32,8 @@ from .spark_task import OWN_BLOB, OWN_STORE
 
 #: Rows of a query's initial state; rows: with one of a store's blobs the number of its rows, 0 with the others.
 SEED_DDL = "task int, store string, number bigint, data binary, rows bigint"
-#: Records taken from the consumer at once.
-BATCH_RECORDS = 10_000
 #: Seconds without a response from the brokers before the reader fails.
 PATIENCE_SECONDS = 120.0
-POLL_SECONDS = 1.0
 #: Blobs go to Spark in Arrow batches of this many bytes.
 SEED_BATCH_BYTES = 8 << 20
 
@@ -156,63 +156,19 @@ def live_keys(config: StreamsConfig, topic: str, partition: int) -> set[bytes]:
 
 
 def read_changelog(config: StreamsConfig, topic: str, partition: int, end: int | None) -> Iterator[list[Message]]:
-    """Yield the records of a partition in batches, from the first to end (None: the current end).
+    """Yield the committed records of a partition in batches, from the first to end (None: the current end).
 
-    Raises BrokerUnavailableError if the brokers return nothing for PATIENCE_SECONDS, StreamsError if they refuse.
+    A local engine with exactly-once has left aborted records. A transaction whose end is under way is waited for, so
+    the current end is the high watermark. Raises BrokerUnavailableError if the brokers return nothing for
+    PATIENCE_SECONDS, StreamsError if they refuse.
     """
-    consumer = Consumer(consumer_settings(config))
-    try:
-        last = consumer.get_watermark_offsets(TopicPartition(topic, partition), PATIENCE_SECONDS)[1]
-        last = last if end is None else min(end, last)
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
-        silent_since, at = time.monotonic(), 0
-        while at < last:
-            messages, at_now = _take(consumer, topic, partition, at)
-            if at_now > at:
-                silent_since, at = time.monotonic(), at_now
-            elif time.monotonic() - silent_since > PATIENCE_SECONDS:
-                raise BrokerUnavailableError(
-                    f"{topic}-{partition} returned nothing for {PATIENCE_SECONDS:.0f} s at offset {at}, its end is "
-                    f"{last}. "
-                    "A transaction that is still open ends by itself; then repeat the command"
-                )
-            wanted = [message for message in messages if message.offset() < last]
-            if wanted:
-                yield wanted
-    finally:
-        consumer.close()
-
-
-def _take(consumer: Consumer, topic: str, partition: int, at: int) -> tuple[list[Any], int]:
-    """Return the next records, and the offset after them."""
-    messages = []
-    first = consumer.poll(POLL_SECONDS)
-    # With a timeout, consume() would wait for a full batch, but the last records rarely fill one.
-    for message in [first, *consumer.consume(BATCH_RECORDS, 0)] if first is not None else ():
-        error = message.error()
-        offset = message.offset()
-        if error is None:
-            messages.append(message)
-            at = (offset or 0) + 1
-        elif error.code() == KafkaError._PARTITION_EOF:  # after transaction markers too
-            at = max(at, offset or 0)
-        elif not error.retriable() and error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
-            raise StreamsError(f"{topic}-{partition} cannot be read: {error.str()}")
-    return messages, at
-
-
-def consumer_settings(config: StreamsConfig) -> dict[str, Any]:
-    """Return librdkafka's settings of a consumer that reads changelogs and is in no group."""
-    return {
-        **connection_settings(config, "consumer.", "restore.consumer."),
-        "client.id": f"{config['application.id']}-handover",
-        "group.id": config["application.id"],
-        "enable.auto.commit": False,
-        "allow.auto.create.topics": False,
-        "enable.partition.eof": True,
-        # Without more records, only transaction markers precede the end, so do not wait 500 ms.
-        "fetch.wait.max.ms": 10,
-        # A local engine with exactly-once has left aborted records.
-        "isolation.level": "read_committed",
-        "log_level": 3,
-    }
+    committed = config.with_overrides({"restore.consumer.isolation.level": "read_committed"})
+    supplier, client_id = configured_supplier(committed, SystemClock()), f"{config['application.id']}-handover"
+    source = TopicPartition(topic, partition)
+    with closing(supplier.get_admin(client_id)) as admin:
+        offsets = PartitionOffsets(admin, committed_only=False)
+        first = offsets.offsets_at({source: OFFSET_BEGINNING}, PATIENCE_SECONDS)[source]
+        last = offsets.offsets_at({source: OFFSET_END}, PATIENCE_SECONDS)[source]
+    log = PrefixedLogger(__name__, f"[{client_id}] ")
+    consumer = PartitionConsumer(as_reader(supplier.get_restore_consumer(client_id)), log)
+    yield from read_range(consumer, source, first, last if end is None else min(end, last), PATIENCE_SECONDS)

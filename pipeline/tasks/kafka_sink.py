@@ -137,7 +137,7 @@ class IdleSinks:
         self._sinks.append(sink)
 
 
-_idle = IdleSinks()
+idle = IdleSinks()
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Sinks:
 
     def of_tasks(self) -> KafkaSink:
         """Return the sink of all tasks of Penstock in the calling task of Spark; raises StreamsError, ConfigError."""
-        return _idle.take(self._settings) or KafkaSink(as_writer(self._supplier.get_producer(self._client_id)))
+        return idle.take(self._settings) or KafkaSink(as_writer(self._supplier.get_producer(self._client_id)))
 
     def of_partition(self, topic: str, partition: int) -> KafkaSink:
         """Return the sink of a stateless task: that of one partition of a topic. Raises as of_tasks."""
@@ -161,7 +161,7 @@ class Sinks:
         except StreamsError:
             sink.close()
             raise
-        _idle.keep(sink, self._settings)
+        idle.keep(sink, self._settings)
 
     @property
     def _supplier(self) -> KafkaClientSupplier:
@@ -174,9 +174,10 @@ class Sinks:
     @property
     def _settings(self) -> str:
         """What distinguishes a producer from one of another application of the same Python process."""
-        supplier = self._supplier
-        given = supplier.producer_settings(self._client_id)
-        return repr((type(supplier), self.config["penstock.sender"], sorted(given.items())))
+        supplier, config = self._supplier, self.config
+        given = sorted(supplier.producer_settings(self._client_id).items())
+        kind = type(self), type(supplier), config["penstock.sender"], config["transaction.timeout.ms"]
+        return repr((kind, given))
 
 
 def write_to_kafka(sinks: Sinks) -> MapInArrow:

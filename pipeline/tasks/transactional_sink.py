@@ -18,14 +18,14 @@ from typing_extensions import override
 from penstock.clients.errors import TransactionError
 from penstock.clients.group.offsets_reader import GroupOffsetsReader
 from penstock.clients.librdkafka import as_writer
-from penstock.clients.network_settings import network_settings
+from penstock.clients.network_settings import NetworkSettings, network_settings
 from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.clients.writing.writer import TransactionalWriter
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
-from .kafka_sink import KafkaSink, Sinks, task_error
+from .kafka_sink import KafkaSink, Sinks, idle, task_error
 
 log = logging.getLogger(__name__)
 
@@ -67,35 +67,55 @@ class BatchMark:
 
 
 class TransactionalSink(KafkaSink):
-    """One transaction. offsets: of the group of mark. It is closed when it has finished, or could not be opened.
+    """One transaction after the other, each of a micro-batch and task of Spark. network: to ask for offsets."""
 
-    Opening it ends the transaction of an earlier attempt, and no such attempt can write any more (KIP-98). Raises
-    StreamsError if the brokers refuse the transaction, BrokerUnavailableError if they do not respond.
-    """
-
-    def __init__(self, writer: TransactionalWriter, offsets: GroupOffsetsReader, mark: BatchMark) -> None:
+    def __init__(self, writer: TransactionalWriter, network: NetworkSettings) -> None:
         super().__init__(writer)
         self._transactions = writer
-        self._mark = mark
-        try:
-            self.is_written = self._begin(offsets)
-        except StreamsError:
-            self.close()
-            raise
-        finally:
-            offsets.close()
+        self._network = network
+        self._offsets: GroupOffsetsReader | None = None
+        self._mark: BatchMark
+        self.is_written = False
 
-    def _begin(self, offsets: GroupOffsetsReader) -> bool:
-        """Begin the transaction, unless the micro-batch is written. Returns whether it is."""
+    def restart(self, transactional_id: str) -> bool:
+        """See TransactionalWriter.restart."""
+        return self._transactions.restart(transactional_id)
+
+    def begin(self, mark: BatchMark) -> None:
+        """Begin the transaction of a micro-batch, unless it is written. A sink that cannot is closed.
+
+        This ends the transaction of an earlier attempt, and no such attempt can write any more (KIP-98), also if this
+        process has made the last one. Raises StreamsError if the brokers refuse the transaction,
+        BrokerUnavailableError if they do not respond.
+        """
+        self._mark = mark
         try:
             self._transactions.init_transactions(CALL_SECONDS)
             # Waits for a transaction of the group whose end is under way (KIP-447).
-            is_written = self._mark.is_covered_by(offsets.committed([self._mark.at])[self._mark.at])
-            if not is_written:
+            self.is_written = mark.is_covered_by(self._offsets_of(mark.group).committed([mark.at])[mark.at])
+            if not self.is_written:
                 self._transactions.begin_transaction()
         except TransactionError as error:
+            self.close()
             raise task_error(self._named("begin"), error) from error
-        return is_written
+        except StreamsError:
+            self.close()
+            raise
+
+    def _offsets_of(self, group: str) -> GroupOffsetsReader:
+        if self._offsets is None or self._offsets.group_id != group:
+            self._close_offsets()
+            self._offsets = GroupOffsetsReader(group, self._network, CALL_SECONDS * 1000)
+        return self._offsets
+
+    def _close_offsets(self) -> None:
+        if self._offsets is not None:
+            self._offsets.close()
+
+    @override
+    def close(self) -> None:
+        super().close()
+        self._close_offsets()
 
     @override
     def send(self, topic: str, *record: Any) -> None:
@@ -106,11 +126,8 @@ class TransactionalSink(KafkaSink):
     @override
     def finish(self) -> None:
         """Commit. Raises as KafkaSink.finish does: then nothing is visible, unless only the commit got no response."""
-        try:
-            if not self.is_written:
-                self._commit()
-        finally:
-            self.close()
+        if not self.is_written:
+            self._commit()
 
     def _commit(self) -> None:
         mark, writer = self._mark, self._transactions
@@ -163,10 +180,6 @@ class TransactionalSinks(Sinks):
     def of_partition(self, topic: str, partition: int) -> KafkaSink:
         return self._sink(f"{self.name}-{topic}-{partition}", f"{self.name}-0", TopicPartition(topic, partition))
 
-    @override
-    def finish(self, sink: KafkaSink) -> None:
-        sink.finish()  # the next micro-batch of this process may be that of another task
-
     def _sink(self, transactional_id: str, group: str, at: TopicPartition) -> KafkaSink:
         context = _context()
         query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
@@ -175,11 +188,17 @@ class TransactionalSinks(Sinks):
         return self.opened(BatchMark(transactional_id, group, at, query_id, int(batch_id)))
 
     def opened(self, mark: BatchMark) -> TransactionalSink:
-        """Return the sink of a micro-batch and task of Spark. Raises as TransactionalSink does, and ConfigError."""
-        supplier, client = self._supplier, (self._client_id, mark.transactional_id)
-        network = network_settings(supplier.producer_settings(*client))
-        writer = cast("TransactionalWriter", as_writer(supplier.get_producer(*client)))
-        return TransactionalSink(writer, GroupOffsetsReader(mark.group, network, CALL_SECONDS * 1000), mark)
+        """Return the sink of a micro-batch and task of Spark. Raises as TransactionalSink.begin, and ConfigError."""
+        sink = cast("TransactionalSink | None", idle.take(self._settings))
+        if sink is not None and not sink.restart(mark.transactional_id):
+            sink.close()
+            sink = None
+        if sink is None:
+            client = self._client_id, mark.transactional_id
+            writer = cast("TransactionalWriter", as_writer(self._supplier.get_producer(*client)))
+            sink = TransactionalSink(writer, network_settings(self._supplier.producer_settings(*client)))
+        sink.begin(mark)
+        return sink
 
 
 def _context() -> TaskContext:

@@ -264,6 +264,36 @@ def test_a_producer_with_the_same_id_fences_the_previous_one(stage: TransactionS
     zombie._sender.close()
 
 
+@both
+def test_a_restarted_producer_is_the_newest_even_if_it_was_replaced(stage: TransactionStage) -> None:
+    replacement = stage.new_producer()
+    replacement.init_transactions()
+    replacement.begin_transaction()
+    assert stage.producer.restart(TRANSACTIONAL_ID)
+    stage.producer.init_transactions()
+    for key in (b"a", b"b"):
+        stage.producer.begin_transaction()
+        stage.send(key)
+        stage.producer.commit_transaction()
+    assert stage.brokers.visible == {OUT_0: [b"a", b"b"]}
+    send = replacement.send_offsets_to_transaction
+    with pytest.raises(TransactionError):
+        send({IN_0: OffsetAndMetadata(1, "text", 4)}, MEMBER)
+    replacement._sender.close()
+
+
+def test_the_protocol_is_looked_up_again_after_a_pause_of_the_caller(stage: TransactionStage) -> None:
+    """As a sink of Spark pauses between micro-batches."""
+    stage.brokers.set_level(OLD)
+    stage.clock.advance(stage.settings.metadata_max_age_ms)
+    stage.producer.restart(TRANSACTIONAL_ID)
+    stage.producer.init_transactions()
+    stage.producer.begin_transaction()
+    stage.send(b"a")
+    stage.producer.commit_transaction()
+    assert stage.brokers.questions[-4:] == ["ApiVersions", "InitProducerId", "AddPartitionsToTxn", "EndTxn"]
+
+
 def test_a_transaction_keeps_its_protocol(stage: TransactionStage) -> None:
     stage.brokers.set_level(OLD)  # the cluster is downgraded before this producer knows
     stage.producer.begin_transaction()

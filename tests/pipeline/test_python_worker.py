@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE_SECONDS
 @pytest.fixture(autouse=True)
 def unfrozen() -> Iterator[None]:
     yield
-    kafka_sink._idle.take("")  # closes those of the test
+    kafka_sink.idle.take("")  # closes those of the test
     gc.unfreeze()
 
 

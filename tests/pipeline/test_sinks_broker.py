@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 
@@ -26,7 +27,7 @@ MakeTopic = Callable[..., str]
 def proxy(bootstrap_servers: str) -> Iterator[WireProxy]:
     with WireProxy(bootstrap_servers) as made:
         yield made
-    kafka_sink._idle.take("")  # closes those of the test
+    kafka_sink.idle.take("")  # closes those of the test
 
 
 def config(proxy: WireProxy, sender: str) -> StreamsConfig:
@@ -54,7 +55,8 @@ def exactly_once(proxy: WireProxy, topic: str, sender: str = "auto") -> KafkaSin
 def write(sink: KafkaSink, topic: str, count: int = RECORDS) -> None:
     for number in range(count):
         sink.send(topic, b"k", b"%d" % number, number, None)
-    sink.finish()
+    with closing(sink):
+        sink.finish()
 
 
 def seen(bootstrap_servers: str, topic: str) -> list[int]:
@@ -71,7 +73,6 @@ def test_no_record_is_lost_or_overtaken_if_the_first_batch_of_a_partition_is_ref
     proxy.set_rules([Rule(Fail("NOT_LEADER_OR_FOLLOWER"), api="Produce", times=1)])
     sink = opened(proxy, topic, sender)
     write(sink, topic)
-    sink.close()
     assert [event.api for event in proxy.events] == ["Produce"]
     assert seen(bootstrap_servers, topic) == list(range(RECORDS))
 
@@ -131,3 +132,24 @@ def test_a_sink_writes_again_after_its_connections_were_closed(
     again.send(topic, b"k", b"2", 1, None)
     sinks.finish(again)
     assert seen(bootstrap_servers, topic) == [1, 2]
+
+
+def test_the_micro_batches_of_many_tasks_use_the_connections_of_a_process(
+    bootstrap_servers: str, proxy: WireProxy, make_topic: MakeTopic
+) -> None:
+    """Each is a new producer; between two of them another process may write, and connections may break."""
+    topic = make_topic("out")
+    given = config(proxy, "auto").with_overrides({"processing.guarantee": "exactly_once_v2"})
+    sinks = TransactionalSinks(transaction_config(given), "app", topic, 1)
+    used = set()
+    for number in range(12):
+        batch_id, task = divmod(number, 2)
+        mark = BatchMark(f"{topic}-{task}", f"{topic}-group-{task}", TopicPartition(topic, 0), "c0ffee", batch_id)
+        if number == 6:
+            proxy.heal()
+        sink = sinks.opened(mark)
+        used.add(sink)
+        sink.send(topic, b"k", b"%d" % number, number, None)
+        sinks.finish(sink)
+    assert len(used) == 1
+    assert seen(bootstrap_servers, topic) == list(range(12))

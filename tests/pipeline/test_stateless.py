@@ -29,7 +29,7 @@ STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.s
 def kafka() -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(topics={"out": 8}) as running:
         yield running
-    kafka_sink._idle.take("")  # closes those of the test
+    kafka_sink.idle.take("")  # closes those of the test
 
 
 def config_of(kafka: EmbeddedKafka) -> StreamsConfig:
