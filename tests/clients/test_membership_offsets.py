@@ -56,7 +56,7 @@ class Members:
 
     def __init__(self, group_id: str, topic: str, bootstrap_servers: str) -> None:
         self.config = GroupMemberConfig(
-            group_id, session_timeout_ms=6_000, heartbeat_interval_ms=100, api_timeout_ms=5_000
+            group_id, session_timeout_ms=1_800_000, heartbeat_interval_ms=100, api_timeout_ms=60_000
         )
         self.topic = topic
         self.bootstrap_servers = bootstrap_servers
@@ -127,7 +127,7 @@ def first(members: Members) -> TopicPartition:
 
 def transactional_producer(members: Members) -> Producer:
     producer = Producer({"bootstrap.servers": members.bootstrap_servers, "transactional.id": members.config.group_id})
-    producer.init_transactions(10)
+    producer.init_transactions(PATIENCE_SECONDS)
     producer.begin_transaction()
     return producer
 
@@ -265,8 +265,9 @@ def test_too_large_metadata_is_refused_with_a_fatal_error(members: Members, firs
 
 
 def test_a_failed_commit_has_the_brokers_error(members: Members) -> None:
+    members.config = replace(members.config, api_timeout_ms=2_000)
     member = members.joined()
-    with pytest.raises(RetriableCommitError, match=r"not accepted within 5000 ms .*UNKNOWN_TOPIC_OR_PARTITION"):
+    with pytest.raises(RetriableCommitError, match=r"not accepted within 2000 ms .*UNKNOWN_TOPIC_OR_PARTITION"):
         member.commit({TopicPartition("no-such-topic", 0): OffsetAndMetadata(3)})
 
 
@@ -277,8 +278,8 @@ def test_a_transaction_commits_offsets_for_the_member(
     member = members.joined(instance_id)
     producer = transactional_producer(members)
     metadata = encode_group_metadata(member.group_metadata())
-    producer.send_offsets_to_transaction([RdTopicPartition(*first, 9, "eos")], metadata, 10)
-    producer.commit_transaction(10)
+    producer.send_offsets_to_transaction([RdTopicPartition(*first, 9, "eos")], metadata, PATIENCE_SECONDS)
+    producer.commit_transaction(PATIENCE_SECONDS)
     assert member.committed([first]) == {first: OffsetAndMetadata(9, "eos")}  # without the NUL that librdkafka stores
 
 
@@ -289,8 +290,10 @@ def test_a_transaction_of_an_old_generation_is_fenced(members: Members, first: T
     wait_for(member, Assigned)
     producer = transactional_producer(members)
     with pytest.raises(KafkaException, match="ILLEGAL_GENERATION"):
-        producer.send_offsets_to_transaction([RdTopicPartition(*first, 9)], encode_group_metadata(stale), 10)
-    producer.abort_transaction(10)
+        producer.send_offsets_to_transaction(
+            [RdTopicPartition(*first, 9)], encode_group_metadata(stale), PATIENCE_SECONDS
+        )
+    producer.abort_transaction(PATIENCE_SECONDS)
     assert member.committed([first]) == {first: None}
 
 
@@ -298,11 +301,11 @@ def test_reading_offsets_waits_for_an_open_transaction(members: Members, first: 
     member = members.joined()
     producer = transactional_producer(members)
     producer.send_offsets_to_transaction(
-        [RdTopicPartition(*first, 9)], encode_group_metadata(member.group_metadata()), 10
+        [RdTopicPartition(*first, 9)], encode_group_metadata(member.group_metadata()), PATIENCE_SECONDS
     )
     reader = members.stranger()
     future = reader._connection.submit(reader._protocol.committed, [first])
     with pytest.raises(TimeoutError):
         future.result(0.5)
-    producer.commit_transaction(10)
+    producer.commit_transaction(PATIENCE_SECONDS)
     assert future.result(PATIENCE_SECONDS) == {first: OffsetAndMetadata(9, "")}

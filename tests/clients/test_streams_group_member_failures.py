@@ -166,7 +166,7 @@ def classic_member(group: Group) -> GroupMember:
 
     connection = network_settings({"bootstrap.servers": group.bootstrap_servers})
     member = GroupMember(
-        replace(group.config, session_timeout_ms=6_000),
+        replace(group.config, session_timeout_ms=1_800_000),
         connection,
         SystemClock(),
         partial(ClassicProtocol, assign=assign),
@@ -302,16 +302,18 @@ def test_a_transaction_is_fenced_by_the_member_epoch(
     group.settle()
     member: GroupMember = thread.member
     producer = Producer({"bootstrap.servers": group.bootstrap_servers, "transactional.id": unique_name("tx")})
-    producer.init_transactions(10)
+    producer.init_transactions(PATIENCE_SECONDS)
     producer.begin_transaction()
     producer.send_offsets_to_transaction(
-        [RdTopicPartition(*first, 8)], encode_group_metadata(member.group_metadata()), 10
+        [RdTopicPartition(*first, 8)], encode_group_metadata(member.group_metadata()), PATIENCE_SECONDS
     )
-    producer.commit_transaction(10)
+    producer.commit_transaction(PATIENCE_SECONDS)
     assert member.committed([first]) == {first: OffsetAndMetadata(8)}
     evicted = member.group_metadata()
     evict(thread)
     producer.begin_transaction()
     with pytest.raises(KafkaException, match="UNKNOWN_MEMBER_ID"):
-        producer.send_offsets_to_transaction([RdTopicPartition(*first, 9)], encode_group_metadata(evicted), 10)
-    producer.abort_transaction(10)
+        producer.send_offsets_to_transaction(
+            [RdTopicPartition(*first, 9)], encode_group_metadata(evicted), PATIENCE_SECONDS
+        )
+    producer.abort_transaction(PATIENCE_SECONDS)
