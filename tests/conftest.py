@@ -32,7 +32,7 @@ from tests.waiting import PATIENCE_FACTOR
 
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
 #: Seconds a process may take to end after its test, before it counts as leaked.
-END_GRACE_SECONDS = 30.0 * PATIENCE_FACTOR
+END_GRACE_SECONDS = 5.0 * PATIENCE_FACTOR
 #: How many more files a test may leave open. A client that is collected later has some ten.
 DESCRIPTORS_MAX = 40
 #: Set in many containers. Then each of some thousand processes would compile all of Penstock, and pytest all tests.

@@ -146,6 +146,7 @@ class Operator:
             )
             if ended.returncode == -signal.SIGKILL:
                 return
+            assert "Traceback" not in ended.stderr, ended.stderr
             self.start_missing()
         raise AssertionError(ended.stderr)
 

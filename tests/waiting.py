@@ -6,6 +6,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
 
 import psutil
 from confluent_kafka import KafkaException, TopicPartition
@@ -71,15 +73,7 @@ def wait_for_partitions(admin: AdminClient, topic: str, count: int) -> None:
 
     def is_served() -> bool:
         earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-        asked = admin.list_offsets({TopicPartition(topic, number): earliest for number in range(count)})
-        try:
-            for answer in asked.values():
-                answer.result(PATIENCE_SECONDS)
-        except KafkaException as error:
-            if not ErrorCode(error.args[0].code()).retriable:
-                raise
-            return False
-        return True
+        return not _refusals(admin.list_offsets({TopicPartition(topic, number): earliest for number in range(count)}))
 
     eventually(is_shown, f"{topic} has {count} partitions with leaders")
     eventually(is_served, f"the leaders of {topic} serve its partitions")
@@ -114,19 +108,28 @@ def deny(admin: AdminClient, topic: str, operation: AclOperation) -> None:
 
 def delete_records(admin: AdminClient, topic: str, offsets: Mapping[int, int]) -> None:
     """Delete the records of each partition below its offset, as soon as the leaders know that they lead and may."""
-    refusals: dict[int, KafkaException] = {}
+    places = [TopicPartition(topic, number, offset) for number, offset in offsets.items()]
+    refusals: dict[TopicPartition, KafkaException] = {}
 
     def is_deleted() -> bool:
-        refusals.clear()
-        asked = admin.delete_records([TopicPartition(topic, number, offset) for number, offset in offsets.items()])
-        for partition, answer in asked.items():
-            try:
-                answer.result(PATIENCE_SECONDS)
-            except KafkaException as error:
-                code = ErrorCode(error.args[0].code())
-                if not (code.retriable or code is ErrorCode.POLICY_VIOLATION):
-                    raise
-                refusals[partition.partition] = error
+        nonlocal refusals
+        refusals = _refusals(admin.delete_records(places), ErrorCode.POLICY_VIOLATION)
         return not refusals
 
     eventually(is_deleted, lambda: f"the leaders of {topic} refuse to delete records: {refusals}")
+
+
+def _refusals(
+    asked: Mapping[TopicPartition, Future[Any]], *passing: ErrorCode
+) -> dict[TopicPartition, KafkaException]:
+    """Return the errors of leaders that pass: those that Kafka calls retriable, and these; raises any other one."""
+    refusals = {}
+    for partition, answer in asked.items():
+        try:
+            answer.result(PATIENCE_SECONDS)
+        except KafkaException as error:
+            code = ErrorCode(error.args[0].code())
+            if not (code.retriable or code in passing):
+                raise
+            refusals[partition] = error
+    return refusals

@@ -522,4 +522,5 @@ def _is_free(port: int) -> bool:
 
 
 def _free_port() -> int:
-    return next(filter(_is_free, random.SystemRandom().sample(PORTS, len(PORTS))))
+    choose = random.SystemRandom().choice  # processes whose generators have one seed would choose the same port
+    return next(filter(_is_free, (choose(PORTS) for _ in PORTS)))

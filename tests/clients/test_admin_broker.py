@@ -10,10 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    AclOperation,
-    AdminClient,
-)
+from confluent_kafka.admin import AclOperation, AdminClient
 from confluent_kafka.cimpl import NewTopic as PlacedTopic
 
 from penstock.clients.cluster.admin import KafkaAdmin, NewTopic, TopicSetting, answered, results

@@ -477,7 +477,9 @@ def test_closing_during_a_join_leaves_the_group_too(group: Group) -> None:
     first.rejoins = False  # so that the rebalance cannot end
     second = group.add()
     group.run_until(lambda: first.count(Rebalance))
+    started = time.monotonic()
     second.close()
+    assert time.monotonic() - started < SESSION_TIMEOUT_MS / 1000
     first.rejoins = True
     first.join()
     group.settle()

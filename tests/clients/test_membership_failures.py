@@ -47,7 +47,7 @@ from penstock.topology.records import TopicPartition
 from tests.clients.joining import joining
 from tests.manual_clock import ManualClock
 from tests.topics import create_topics
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_FACTOR, PATIENCE_SECONDS
 
 PAUSE_SECONDS = 0.01
 
@@ -92,7 +92,7 @@ def test_an_unreachable_broker_is_retried_until_the_timeout_and_reported_meanwhi
     monkeypatch.setattr(retry_log, "TELL_AFTER_MS", 200)
     started = time.monotonic()
     event = next_event(start(closed_port, unavailable_timeout_ms=1_000))
-    assert 0.9 < time.monotonic() - started < 240, "the default of task.timeout.ms is five minutes"
+    assert 0.9 < time.monotonic() - started < 10 * PATIENCE_FACTOR
     assert isinstance(event, Fatal)
     assert isinstance(event.error, BrokerUnavailableError)
     assert "The coordinator of group g could not be reached" in str(event.error)
@@ -175,7 +175,7 @@ def test_closing_does_not_wait_for_an_unreachable_broker(start: Start, closed_po
     member = start(closed_port)
     started = time.monotonic()
     member.close(leave=True)
-    assert time.monotonic() - started < 60, "the default of default.api.timeout.ms"
+    assert time.monotonic() - started < 10.0 * PATIENCE_FACTOR
 
 
 def test_a_dead_io_thread_is_fatal_and_reported_once(start: Start, closed_port: str) -> None:

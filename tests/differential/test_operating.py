@@ -19,9 +19,12 @@ from penstock.pipeline.checkpoint.checkpoint_lease import LEASE_FILE
 from penstock.supervisor.exit_codes import ExitCode
 from tests.differential.application import Application, kill_all
 from tests.differential.kills import count_more, finish
-from tests.waiting import PATIENCE_SECONDS, eventually, has_ended
+from tests.waiting import PATIENCE_FACTOR, PATIENCE_SECONDS, eventually, has_ended
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+
+#: How long a clean stop takes at most on a quiet machine.
+STOP_SECONDS = 10.0
 
 
 @pytest.fixture
@@ -143,12 +146,16 @@ def test_a_signal_to_all_processes_stops_cleanly(
     "phase",
     ["planned", pytest.param("counted", marks=pytest.mark.long), pytest.param("finished", marks=pytest.mark.long)],
 )
-def test_ctrl_c_in_a_micro_batch_stops_cleanly(application: Application, phase: str) -> None:
+def test_ctrl_c_in_a_micro_batch_stops_within_seconds(application: Application, phase: str) -> None:
     with application.running() as process:
         count_more(application)
         application.produce_until(phase)
+        began = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(PATIENCE_SECONDS) == ExitCode.OK, application.log.read_text()
+        took = time.monotonic() - began
+    print(f"{phase}: {took:.1f} s")
+    assert took < STOP_SECONDS * PATIENCE_FACTOR
     assert "Traceback" not in application.log.read_text()
     with application.running() as process:
         application.await_counts()

@@ -440,9 +440,9 @@ def test_cells_are_found_flushed_and_evicted_as_in_plain_python(keys: CacheKeys,
         assert (len(table), table.dirty_count) == (len(rows), len(plain.changed))
         cell, entry = table.get(key), plain.get(key)
         assert (cell and (cell.value, cell.used)) == (entry and (entry.row, entry.used))
-        assert [value for _, value in table.sample(3)] == [row for _, row in reversed(table.changed() or table.rows())][
-            :3
-        ]
+        assert [value for _, value in table.sample(3)] == [
+            row for _, row in reversed(table.changed() or table.rows())
+        ][:3]
         if keys is CacheKeys.WINDOW:
             record_key, time = key
             near = {known: row for known, row in rows if known[0] == record_key and abs(known[1] - time) <= 2}

@@ -287,7 +287,7 @@ def test_a_member_cut_off_from_its_coordinator_stays_in_doubt_until_it_learns_th
     with WireProxy(bootstrap_servers) as proxy:
         member = join(proxy.bootstrap_servers, SystemClock())
         proxy.set_rules([Rule(Silence(), api="Heartbeat")])
-        eventually(lambda: member.in_doubt, "nothing is confirmed for a session")
+        eventually(lambda: member.in_doubt, "nothing is confirmed for a session", 3 * SESSION_MS / 1000)
         assert not any(isinstance(event, Lost) for event in member.poll())
         proxy.set_rules([])
         eventually(lambda: any(isinstance(event, Lost) for event in member.poll()), "the group has removed it")
