@@ -7,6 +7,9 @@ cdef extern from *:
     static inline PyObject *filled_tuple(PyTypeObject *type, PyObject **fields, Py_ssize_t count) {
         PyObject *made = type->tp_alloc(type, count);
         if (made == NULL) return NULL;
+    #if PY_VERSION_HEX >= 0x030E0000
+        ((PyTupleObject *)made)->ob_hash = -1;  /* not known yet: 0 would be taken for the hash */
+    #endif
         for (Py_ssize_t i = 0; i < count; i++) {
             Py_INCREF(fields[i]);
             PyTuple_SET_ITEM(made, i, fields[i]);

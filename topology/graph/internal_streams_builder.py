@@ -26,17 +26,22 @@ class InternalStreamsBuilder:
         self.topology = topology
         self.root = GraphNode("root")
         self.graph = OperationGraph(self.root)
-        self._index = itertools.count()
-        self._priority = itertools.count()
+        # Not itertools.count: a topology is sent to the processes, and from Python 3.14 on that cannot be pickled.
+        self._next_index = 0
+        self._next_priority = 0
         self._built = False
 
     def new_processor_name(self, prefix: str) -> str:
         """Return ``<prefix><number>``."""
-        return f"{prefix}{next(self._index):0{_NUMBER_WIDTH}d}"
+        return f"{prefix}{self._new_index():0{_NUMBER_WIDTH}d}"
 
     def new_store_name(self, prefix: str) -> str:
         """Return ``<prefix>STATE-STORE-<number>``."""
-        return f"{prefix}STATE-STORE-{next(self._index):0{_NUMBER_WIDTH}d}"
+        return f"{prefix}STATE-STORE-{self._new_index():0{_NUMBER_WIDTH}d}"
+
+    def _new_index(self) -> int:
+        self._next_index += 1
+        return self._next_index - 1
 
     def add_graph_node(self, parents: GraphNode | Iterable[GraphNode], child: GraphNode) -> None:
         """Attach an operation to its parents."""
@@ -47,7 +52,8 @@ class InternalStreamsBuilder:
     def _note(self, node: GraphNode) -> None:
         """Record a node for the optimizer; as in Kafka Streams under the first matching category only."""
         graph = self.graph
-        node.build_priority = next(self._priority)
+        node.build_priority = self._next_priority
+        self._next_priority += 1
         graph.nodes[node] = None
         if node.key_changing:
             graph.key_changers[node] = {}
