@@ -21,6 +21,7 @@ from penstock import (
     ValueTimestampHeaders,
 )
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
+from penstock.topology.errors import TopologyError
 from penstock.topology.query.isolation_level import IsolationLevel
 from penstock.topology.query.position import Position, PositionBound
 from penstock.topology.query.state_queries import KeyQuery
@@ -236,6 +237,21 @@ def test_a_recycled_task_that_is_never_opened_releases_its_files(application: Ma
     assert manager.task_offset_sums() == {TASK: 2}, "a leader that does not know of the copy sends the task elsewhere"
     assert manager.state_directory.locked_tasks() == {TASK}
     manager.active.close(clean=False)
+    assert manager.state_directory.locked_tasks() == frozenset()
+    RocksDBStore(manager.state_directory.directory_for_task(TASK) / "stores" / "counts").close()  # no one holds it
+
+
+@pytest.mark.usefixtures("topics")
+def test_an_assignment_that_fails_leaves_no_store_open(application: MakeApplication) -> None:
+    pair = Pair(application(counting(), num_standby_replicas=1))
+    pair.feed("aab")
+    manager = pair.standby.task_manager
+    active = {TASK: {TopicPartition(IN, 0)}, TaskId(5, 0): {TopicPartition(IN, 0)}}
+    manager.set_assignment_metadata(active, {})
+    manager.suspend_tasks_and_state(*manager.tasks_to_give_up())
+    with pytest.raises(TopologyError, match="no sub-topology 5"):
+        manager.create_tasks([TopicPartition(IN, 0)])
+    manager.shutdown(clean=False)
     assert manager.state_directory.locked_tasks() == frozenset()
     RocksDBStore(manager.state_directory.directory_for_task(TASK) / "stores" / "counts").close()  # no one holds it
 
