@@ -137,6 +137,11 @@ class AssignedTasks(Generic[T]):
         """Return the ids of the tasks in all states."""
         return set(self._tasks)
 
+    def input_partitions(self, task_ids: Collection[TaskId] | None = None) -> set[TopicPartition]:
+        """Return the input partitions of these tasks; None: of all."""
+        ids = self._tasks.keys() if task_ids is None else task_ids
+        return {p for task_id in ids for p in self._tasks[task_id].input_partitions}
+
     # -- assignment
 
     def next_steps(self, assigned: TaskPartitions, in_other_role: TaskPartitions = NO_TASKS) -> dict[TaskId, Step]:
@@ -211,7 +216,7 @@ class AssignedTasks(Generic[T]):
     def close_non_assigned_suspended_tasks(
         self, new_assignment: TaskPartitions, in_other_role: TaskPartitions = NO_TASKS
     ) -> None:
-        """Close the suspended tasks that neither stay nor wait for their successor in the other role; see next_steps."""
+        """Close the suspended tasks that neither stay nor have a successor in the other role; see next_steps."""
         steps = self.next_steps(new_assignment, in_other_role)
         for task_id, task in self.suspended.items():
             if steps[task_id] is Step.CLOSE:

@@ -66,14 +66,16 @@ class TaskManager:
 
     # -- assignment
 
-    def set_assignment_metadata(self, active_tasks: TaskPartitions, standby_tasks: TaskPartitions) -> None:
-        """Store the leader's assignment. The table in task_state.py has its consequences for the tasks here."""
+    def set_assignment_metadata(
+        self, active_tasks: TaskPartitions, standby_tasks: TaskPartitions
+    ) -> tuple[set[TaskId], set[TaskId]]:
+        """Store the leader's assignment. The table in task_state.py has its consequences for the tasks here.
+
+        Returns the active and the standby tasks that leave: no longer assigned, or with other partitions.
+        """
         self.assigned_active_tasks = active_tasks
         self.assigned_standby_tasks = standby_tasks
-
-    def tasks_to_give_up(self) -> tuple[set[TaskId], set[TaskId]]:
-        """Return the active and the standby tasks that are no longer assigned, or assigned with other partitions."""
-        return self.active.leaving(self.assigned_active_tasks), self.standby.leaving(self.assigned_standby_tasks)
+        return self.active.leaving(active_tasks), self.standby.leaving(standby_tasks)
 
     def suspend_tasks_and_state(self, active: Collection[TaskId], standby: Collection[TaskId]) -> None:
         """Commit and suspend these tasks, the ones that leave. Raises the first error."""
