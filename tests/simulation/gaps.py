@@ -8,7 +8,6 @@ from __future__ import annotations
 GAPS: dict[str, tuple[str, ...]] = {
     "a fault of the code that calls it, which no application can cause": (
         "stream_thread.StreamThread.poll_time_ms: ",
-        "task_manager.TaskManager._add_tasks: ",
         "task_manager.TaskManager.create_tasks: ",
         "stream_task.StreamTask._running: raise StreamsError",
         "global_state.GlobalTask.",

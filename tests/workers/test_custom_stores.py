@@ -29,6 +29,7 @@ from penstock.topology.errors import LostOffsetsError
 from penstock.topology.records import TaskId
 from penstock.workers.control.messages import LIST_LAGS, AnswerRequest, LagInfo
 from penstock.workers.control.messages import Query as Call
+from penstock.workers.group.assignment.streams_partition_assignor import Assignment
 from penstock.workers.thread.thread_commands import answer, answer_query
 from tests.custom_stores import LastingTally, Tally, tally_builder, tallying
 from tests.direct_kafka import DirectKafka
@@ -128,10 +129,7 @@ def test_an_active_task_that_becomes_standby_keeps_its_store_open(
     write(cluster, "a b a")
     pair.active.step(2).commit()
     kept, manager = tally(pair.active), pair.active.task_manager
-    active, standby = manager.assigned_active_tasks, manager.assigned_standby_tasks
-    manager.set_assignment_metadata(standby, active)
-    manager.suspend_tasks_and_state(*manager.tasks_to_give_up())
-    manager.create_tasks(())
+    pair.active.group.apply(Assignment(manager.assigned_standby_tasks, manager.assigned_active_tasks))
     pair.active.step(2)
     assert manager.standby.running[TASK].state_manager.stores["tally"].exposed is kept
     assert pair.active.changelog_reader.total_updated == 0

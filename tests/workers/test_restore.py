@@ -226,8 +226,7 @@ def test_a_task_revoked_during_its_restore_stores_its_progress(cluster: DirectKa
     thread.until(lambda: thread.changelog_reader.total_restored >= 100)
     manager, task = thread.task_manager, TaskId(0, 0)
     assert task in manager.active.restoring
-    manager.set_assignment_metadata({}, {})
-    manager.suspend_tasks_and_state(*manager.tasks_to_give_up())
+    manager.suspend_tasks_and_state(*manager.set_assignment_metadata({}, {}))
     assert manager.task_offset_sums()[task] == thread.changelog_reader.total_restored
 
 

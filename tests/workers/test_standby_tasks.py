@@ -21,6 +21,7 @@ from penstock import (
     ValueTimestampHeaders,
 )
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
+from penstock.topology.errors import TopologyError
 from penstock.topology.query.isolation_level import IsolationLevel
 from penstock.topology.query.position import Position, PositionBound
 from penstock.topology.query.state_queries import KeyQuery
@@ -29,6 +30,7 @@ from penstock.topology.query.state_query_result import FailureReason, QueryResul
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.control.messages import AnswerRequest, Query, ReadStore, TaskResults
 from penstock.workers.control.stream_thread_state import StreamThreadState
+from penstock.workers.group.assignment.streams_partition_assignor import Assignment
 from penstock.workers.queries.store_answers import Reply
 from penstock.workers.restore.listeners import StandbyUpdateListener, SuspendReason
 from penstock.workers.thread.thread_commands import answer, answer_query
@@ -141,10 +143,7 @@ def test_an_active_task_becomes_standby_with_its_stores_open(
     manager = pair.active.task_manager
     rows = running_store(pair.active).rows
     opened.clear()
-    active, standby = manager.assigned_active_tasks, manager.assigned_standby_tasks
-    manager.set_assignment_metadata(standby, active)
-    manager.suspend_tasks_and_state(*manager.tasks_to_give_up())
-    manager.create_tasks(())
+    pair.active.group.apply(Assignment(manager.assigned_standby_tasks, manager.assigned_active_tasks))
     pair.active.step(2)
     assert opened == []
     assert manager.standby.running[TASK].state_manager.stores["counts"].rows is rows
@@ -229,13 +228,24 @@ def test_a_recycled_task_that_is_never_opened_releases_its_files(application: Ma
     pair = Pair(application(counting(), num_standby_replicas=1))
     pair.feed("aab")
     manager = pair.standby.task_manager
-    manager.set_assignment_metadata(manager.assigned_standby_tasks, {})
-    manager.suspend_tasks_and_state(*manager.tasks_to_give_up())
-    manager.create_tasks([TopicPartition(IN, 0)])
+    pair.standby.group.apply(Assignment(manager.assigned_standby_tasks, {}))
     assert manager.active.created.keys() == {TASK}
     assert manager.task_offset_sums() == {TASK: 2}, "a leader that does not know of the copy sends the task elsewhere"
     assert manager.state_directory.locked_tasks() == {TASK}
     manager.active.close(clean=False)
+    assert manager.state_directory.locked_tasks() == frozenset()
+    RocksDBStore(manager.state_directory.directory_for_task(TASK) / "stores" / "counts").close()  # no one holds it
+
+
+@pytest.mark.usefixtures("topics")
+def test_an_assignment_that_fails_leaves_no_store_open(application: MakeApplication) -> None:
+    pair = Pair(application(counting(), num_standby_replicas=1))
+    pair.feed("aab")
+    manager = pair.standby.task_manager
+    inputs = frozenset({TopicPartition(IN, 0)})
+    with pytest.raises(TopologyError, match="no sub-topology 5"):
+        pair.standby.group.apply(Assignment({TASK: inputs, TaskId(5, 0): inputs}, {}))
+    manager.shutdown(clean=False)
     assert manager.state_directory.locked_tasks() == frozenset()
     RocksDBStore(manager.state_directory.directory_for_task(TASK) / "stores" / "counts").close()  # no one holds it
 

@@ -15,7 +15,6 @@ from penstock.clients.group.group_member import GroupMember
 from penstock.clients.group.membership import Assigned, Event, Fatal, Lost, Rebalance
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.topology.errors import BrokerUnavailableError
-from penstock.topology.records import TopicPartition
 
 from ..metrics.spans import Spans
 from ..tasks.task_manager import TaskManager
@@ -123,7 +122,7 @@ class Rebalancer:
 
     def lose(self) -> None:
         """Close all active tasks without a commit, and join again, because this thread has missed a rebalance."""
-        self.listener.on_partitions_lost(self._owned_partitions())
+        self.listener.on_partitions_lost(self.task_manager.active.input_partitions())
         self.enforce_rebalance("the tasks of this thread have moved")
 
     def close(self, leave: bool) -> None:
@@ -137,7 +136,7 @@ class Rebalancer:
                 self.enforce_rebalance("the group rebalances")
             case Assigned():
                 with self._traced():
-                    self._apply(self.assignor.on_assignment(event))
+                    self.apply(self.assignor.on_assignment(event))
             case Lost():
                 self.log.warning("This thread is no longer a member of its group: %s", event.reason)
                 self.lose()
@@ -162,26 +161,22 @@ class Rebalancer:
             }
             self.spans.record("rebalance", began, attributes, failed)
 
-    def _apply(self, assignment: Assignment) -> None:
+    def apply(self, assignment: Assignment) -> None:
         """Revoke the tasks that leave, then assign; task_state.py has the table of what happens to the tasks here."""
-        task_manager = self.task_manager
+        tasks, listener = self.task_manager, self.listener
         if assignment.error is AssignorError.NONE:
-            task_manager.partitions_by_host = assignment.partitions_by_host
+            tasks.partitions_by_host = assignment.partitions_by_host
             if self.hosts is not None:
                 by_host = assignment.partitions_by_host, assignment.standby_partitions_by_host
                 self.hosts.on_assignment(*by_host, self.topologies.counts)
-            task_manager.set_assignment_metadata(assignment.active, assignment.standby)
-            active, standby = task_manager.tasks_to_give_up()
+            active, standby = tasks.set_assignment_metadata(assignment.active, assignment.standby)
             if active or standby:
-                revoked = {p for task_id in active for p in task_manager.active.all_tasks()[task_id].input_partitions}
-                self.listener.on_partitions_revoked(revoked, active, standby)
+                listener.on_partitions_revoked(tasks.active.input_partitions(active), active, standby)
             if active:
                 self.enforce_rebalance("tasks that moved away are closed")
             if assignment.active:  # the internal topics exist; look at all before a record is read or written
                 self.topic_manager.look(self.topologies.infos)
-        self.listener.on_partitions_assigned(
-            {partition for partitions in assignment.active.values() for partition in partitions}, assignment.error
-        )
+        listener.on_partitions_assigned({p for inputs in assignment.active.values() for p in inputs}, assignment.error)
         if assignment.next_rebalance_in_ms is not None:
             self._next_rebalance_ms = self.clock.monotonic_ms() + assignment.next_rebalance_in_ms
 
@@ -226,6 +221,3 @@ class Rebalancer:
         timeouts.succeeded(task_ids, MAKING_READY)
         self._retry_join_ms = None
         return True
-
-    def _owned_partitions(self) -> set[TopicPartition]:
-        return {p for task in self.task_manager.active.all_tasks().values() for p in task.input_partitions}

@@ -31,7 +31,7 @@ class StallResponse:
         if not self.watchdog.is_due(now_ms):
             return False
         active = self.task_manager.active
-        owned = {p for task in active.all_tasks().values() for p in task.input_partitions}
+        owned = active.input_partitions()
         positions = {p: at for task in active.running.values() for p, at in task.fetch_positions().items()}
         stalls = self.watchdog.check(owned, positions, now_ms)
         self.metrics.stalled_partitions = self.watchdog.stalled

@@ -21,9 +21,7 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
 
     task_type_name = "stream task"
 
-    def __init__(
-        self, creator: AbstractTaskCreator[StreamTask], timeouts: TaskTimeouts, log: PrefixedLogger
-    ) -> None:
+    def __init__(self, creator: AbstractTaskCreator[StreamTask], timeouts: TaskTimeouts, log: PrefixedLogger) -> None:
         super().__init__(creator, timeouts, log)
         #: Tasks that a client's timeout has interrupted within a record: they must be reopened.
         self.interrupted: set[TaskId] = set()

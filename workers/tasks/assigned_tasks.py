@@ -13,7 +13,7 @@ from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.topology.errors import BrokerUnavailableError, LockError, TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
 
-from .processor_state_manager import RecycledStores
+from .task import Task
 from .task_creator import AbstractTaskCreator, T
 from .task_state import STEPS, Step, TaskState
 from .task_timeouts import TaskTimeouts
@@ -137,6 +137,11 @@ class AssignedTasks(Generic[T]):
         """Return the ids of the tasks in all states."""
         return set(self._tasks)
 
+    def input_partitions(self, task_ids: Collection[TaskId] | None = None) -> set[TopicPartition]:
+        """Return the input partitions of these tasks; None: of all."""
+        ids = self._tasks.keys() if task_ids is None else task_ids
+        return {p for task_id in ids for p in self._tasks[task_id].input_partitions}
+
     # -- assignment
 
     def next_steps(self, assigned: TaskPartitions, in_other_role: TaskPartitions = NO_TASKS) -> dict[TaskId, Step]:
@@ -149,7 +154,7 @@ class AssignedTasks(Generic[T]):
             step = STEPS[task.state]
             if set(assigned.get(task_id, ())) == task.input_partitions:
                 steps[task_id] = step.stays
-            elif task.has_state_stores and set(in_other_role.get(task_id, ())) == task.input_partitions:
+            elif task.topology.changelog_topics and set(in_other_role.get(task_id, ())) == task.input_partitions:
                 steps[task_id] = step.changes_role
             else:
                 steps[task_id] = step.leaves
@@ -210,22 +215,21 @@ class AssignedTasks(Generic[T]):
 
     def close_non_assigned_suspended_tasks(
         self, new_assignment: TaskPartitions, in_other_role: TaskPartitions = NO_TASKS
-    ) -> dict[TaskId, RecycledStores]:
-        """Close the suspended tasks that do not stay; see next_steps.
-
-        Returns the open stores of those that continue here in the other role.
-        """
-        recycled = {}
+    ) -> None:
+        """Close the suspended tasks that neither stay nor have a successor in the other role; see next_steps."""
         steps = self.next_steps(new_assignment, in_other_role)
         for task_id, task in self.suspended.items():
-            if steps[task_id] is Step.RECYCLE:
-                self.log.debug("Recycling suspended %s %s", self.task_type_name, task_id)
-                self._forget(task)
-                recycled[task_id] = task.recycle()
-            elif steps[task_id] is Step.CLOSE:
+            if steps[task_id] is Step.CLOSE:
                 self.log.debug("Closing suspended and not re-assigned %s %s", self.task_type_name, task_id)
                 self._close(task, True, "Failed to remove suspended %s %s due to the following error:")
-        return recycled
+
+    def recycle(self, successor: Task) -> None:
+        """Pass the open stores of the suspended task to its successor of the other type, if there is one here."""
+        task = self.suspended.get(successor.task_id)
+        if task is not None:
+            self.log.debug("Recycling suspended %s %s", self.task_type_name, task.task_id)
+            successor.state_manager.adopt(task.recycle())  # if it raises, this task still has its stores
+            self._forget(task)
 
     def maybe_resume_suspended_task(self, task_id: TaskId, partitions: Collection[TopicPartition]) -> bool:
         """Resume a suspended task that is assigned with the same partitions. Returns whether it was resumed.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.clients.group.membership import RetriableCommitError
 from penstock.clients.log_context import PrefixedLogger, listed
@@ -26,7 +27,7 @@ from .assigned_streams_tasks import AssignedStreamsTasks
 from .assigned_tasks import NO_TASKS, AssignedTasks, TaskPartitions, raise_first
 from .offset_reset import OffsetReset
 from .partition_consumer import PartitionConsumer
-from .processor_state_manager import RecycledStores, checkpointed_offsets
+from .processor_state_manager import checkpointed_offsets
 from .streams_producer import StreamsProducer
 from .task import Task
 from .task_commits import NOT_COMMITTED, TaskCommits
@@ -65,14 +66,16 @@ class TaskManager:
 
     # -- assignment
 
-    def set_assignment_metadata(self, active_tasks: TaskPartitions, standby_tasks: TaskPartitions) -> None:
-        """Store the leader's assignment. The table in task_state.py has its consequences for the tasks here."""
+    def set_assignment_metadata(
+        self, active_tasks: TaskPartitions, standby_tasks: TaskPartitions
+    ) -> tuple[set[TaskId], set[TaskId]]:
+        """Store the leader's assignment. The table in task_state.py has its consequences for the tasks here.
+
+        Returns the active and the standby tasks that leave: no longer assigned, or with other partitions.
+        """
         self.assigned_active_tasks = active_tasks
         self.assigned_standby_tasks = standby_tasks
-
-    def tasks_to_give_up(self) -> tuple[set[TaskId], set[TaskId]]:
-        """Return the active and the standby tasks that are no longer assigned, or assigned with other partitions."""
-        return self.active.leaving(self.assigned_active_tasks), self.standby.leaving(self.assigned_standby_tasks)
+        return self.active.leaving(active_tasks), self.standby.leaving(standby_tasks)
 
     def suspend_tasks_and_state(self, active: Collection[TaskId], standby: Collection[TaskId]) -> None:
         """Commit and suspend these tasks, the ones that leave. Raises the first error."""
@@ -107,8 +110,8 @@ class TaskManager:
         """
         active, standby = self.assigned_active_tasks, self.assigned_standby_tasks
         in_assignment = {task_id: p for task_id, p in active.items() if set(p) <= set(assignment)}
-        promoted = self.standby.close_non_assigned_suspended_tasks(standby, in_assignment)
-        demoted = self.active.close_non_assigned_suspended_tasks(active, standby)
+        self.standby.close_non_assigned_suspended_tasks(standby, in_assignment)
+        self.active.close_non_assigned_suspended_tasks(active, standby)
         if active:
             self.log.debug("Adding assigned tasks as active: %s", shown(active))
         for task_id in sorted(active.keys() - in_assignment.keys()):
@@ -119,10 +122,10 @@ class TaskManager:
                 listed(assignment),
             )
         with self._asked_together(assignment):
-            self._add_tasks("active", self.active, in_assignment, promoted)
+            self._add_tasks("active", self.active, in_assignment, self.standby)
         if standby:
             self.log.debug("Adding assigned standby tasks %s", shown(standby))
-        self._add_tasks("standby", self.standby, standby, demoted)
+        self._add_tasks("standby", self.standby, standby, self.active)
         new = self.active.uninitialized_partitions()
         self.log.trace("Pausing partitions: %s", listed(new))
         self.consumer.pause(new)
@@ -136,9 +139,9 @@ class TaskManager:
             yield
 
     def _add_tasks(
-        self, kind: str, registry: AssignedTasks[T], assigned: TaskPartitions, recycled: dict[TaskId, RecycledStores]
+        self, kind: str, registry: AssignedTasks[T], assigned: TaskPartitions, other: AssignedTasks[Any]
     ) -> None:
-        """Resume suspended tasks and register new ones. A new task takes over the recycled stores with its id."""
+        """Resume suspended tasks and register new ones, with the stores of their predecessors of the other type."""
         owned = registry.all_assigned_task_ids() - registry.suspended.keys()
         new = {
             task_id: partitions
@@ -149,13 +152,7 @@ class TaskManager:
             self.log.trace("New %s tasks to be created: %s", kind, shown(new))
             registry.timeouts.succeeded(new)  # failures from before they moved away do not count
             for task in registry.create_tasks(new):
-                if task.task_id in recycled:
-                    task.state_manager.adopt(recycled.pop(task.task_id))
-        for task_id, stores in recycled.items():
-            self.log.warning("Nothing takes over the recycled stores of task %s; closing them", task_id)
-            for store in stores.stores.values():
-                store.close()
-            self.state_directory.unlock(task_id)
+                other.recycle(task)
 
     def handle_lost_all(self) -> None:
         """Close active tasks without a commit: others may own them by now. Standby tasks continue, because they write

@@ -53,7 +53,7 @@ class Step(Enum):
 
 class Steps(NamedTuple):
     """stays: the task is assigned again, with the same partitions. changes_role: to this thread, but standby instead of
-    active, or the reverse; without state this is a task that leaves. leaves: neither.
+    active, or the reverse; without a changelog this is a task that leaves. leaves: neither.
     """
 
     stays: Step
@@ -62,7 +62,7 @@ class Steps(NamedTuple):
 
 
 #: The step of a task in each state. A task that does not stay makes two: it is suspended while the thread revokes, and
-#: recycled or closed while the thread assigns. Only running tasks have anything to suspend.
+#: closed, or recycled by its successor, while the thread assigns. Only running tasks have anything to suspend.
 STEPS: Mapping[TaskState, Steps] = {
     _S.CREATED: Steps(Step.KEEP, Step.CLOSE, Step.CLOSE),
     _S.RESTORING: Steps(Step.KEEP, Step.CLOSE, Step.CLOSE),
