@@ -45,7 +45,7 @@ CHANGELOG_TRANSITIONS: Transitions[ChangelogState] = {
 }
 
 
-#: The number of offsets before the end that are probed. Some may be transaction markers.
+#: The number of offsets before the end that are probed first. All may be transaction markers and aborted records.
 PROBED_OFFSETS = 100
 #: Changelogs with fewer offsets to read are not probed: that would take as long.
 PROBE_FROM_OFFSETS = 1_000
@@ -69,6 +69,7 @@ class Changelog:
         #: The end when its bounds were requested, and the pending offset of the first record that is not skipped.
         self.end = 0
         self.first_alive: Future[int] | None = None
+        self._probed_offsets = PROBED_OFFSETS
 
     @property
     def state(self) -> ChangelogState:
@@ -89,6 +90,18 @@ class Changelog:
         expires = self.manager.stores[self.store].builder.logged_in_window
         probes = expires and self.end - self.position >= PROBE_FROM_OFFSETS
         self.states.transition_to(ChangelogState.PROBING if probes else ChangelogState.WAITING)
+
+    @property
+    def probed_from(self) -> int:
+        """The offset from which it is probed."""
+        return max(self.position, self.end - self._probed_offsets)
+
+    def probe_more(self) -> bool:
+        """Double the number of offsets that are probed; returns False if all were."""
+        if self.probed_from == self.position:
+            return False
+        self._probed_offsets *= 2
+        return True
 
     def skip_to(self, offset: int) -> None:
         """Begin at this offset, or at the store's if that is higher: rows of earlier records have expired."""

@@ -24,7 +24,7 @@ from ..tasks.changelog_bounds import Bounds, ChangelogBounds
 from ..tasks.partition_consumer import InvalidOffsetError, PartitionConsumer
 from ..tasks.task import Task
 from ..tasks.task_timeouts import TaskTimeouts
-from .changelog import PROBED_OFFSETS, Changelog, ChangelogState
+from .changelog import Changelog, ChangelogState
 from .listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
 from .restore_progress import RestoreProgress
 
@@ -271,7 +271,7 @@ class StoreChangelogReader:
             raise self._corrupted([partition], reason)
         changelog.begin(bounds, stored, committed)
         if changelog.state is _S.PROBING:
-            self.consumer.assign({partition: max(changelog.position, changelog.end - PROBED_OFFSETS)})
+            self.consumer.assign({partition: changelog.probed_from})
         else:
             self._tell_start(changelog)
 
@@ -290,7 +290,10 @@ class StoreChangelogReader:
         if first_alive is None:
             if (self.consumer.position(partition) or 0) < changelog.end:
                 return
-            self.consumer.unassign([partition])  # there were only transaction markers
+            if changelog.probe_more():  # there were only transaction markers and aborted records
+                self.consumer.seek({partition: changelog.probed_from})
+                return
+            self.consumer.unassign([partition])
         elif not first_alive.done():
             return
         else:
