@@ -34,6 +34,8 @@ def reduced_class(kind: type, reduced: tuple[Any, ...]) -> tuple[object, ...]:
     """
     make, arguments, (attributes, slots), *_, set_state = reduced
     attributes.pop(_MSGSPEC_CACHE, None)
+    if own := own_annotations(kind):
+        attributes.setdefault("__annotations__", own)  # from Python 3.14 on they are not among them
     definition = arguments[0]
     namespace: dict[str, object] = {"__qualname__": kind.__qualname__}
     msgspec = sys.modules.get("msgspec")  # not imported for this: the supervisor may run without it
@@ -75,8 +77,19 @@ def _main_names(kind: type) -> dict[str, object]:
     if kind.__module__ != MAIN:
         return {}
     main = vars(sys.modules[MAIN])
-    wanted = {kind.__qualname__, *_names_in(vars(kind).get("__annotations__", {}))}
+    wanted = {kind.__qualname__, *_names_in(own_annotations(kind))}
     return {name: main[name] for name in wanted if name in main}
+
+
+def own_annotations(kind: type) -> dict[str, Any]:
+    """Return the annotations of a class itself. From Python 3.14 on a class evaluates them when they are asked for, and
+    a name that is missing then stays a forward reference.
+    """
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format, get_annotations
+
+        return get_annotations(kind, format=Format.FORWARDREF)
+    return inspect.get_annotations(kind)
 
 
 def _names_in(annotation: object) -> Iterator[str]:
@@ -114,7 +127,7 @@ class _StructDefinition:
     def of(cls, kind: type[msgspec.Struct], msgspec: ModuleType) -> _StructDefinition:
         names, defaults = kind.__struct_fields__, kind.__struct_defaults__
         by_name = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
-        own = vars(kind).get("__annotations__", {})
+        own = own_annotations(kind)
         fields = []
         for name, encoded in zip(names, kind.__struct_encode_fields__, strict=True):
             default, factory = by_name.get(name, msgspec.NODEFAULT), msgspec.NODEFAULT

@@ -24,8 +24,11 @@ FIELD_TABLES = (
     "_fields",
 )
 ATTRIBUTES = "attributes"
-#: Attributes that the creation of a class sets, or that are caches.
-_OWN = {"__annotate_func__", "__annotations_cache__", "__dict__", "__msgspec_cache__", "__weakref__", "_abc_impl"}
+#: Attributes that the class statement or the creation of a class sets, or that are caches.
+_OWN = {
+    *("__annotate_func__", "__annotations__", "__annotations_cache__", "__dict__", "__firstlineno__"),
+    *("__msgspec_cache__", "__static_attributes__", "__weakref__", "_abc_impl"),
+}
 
 
 def outline(kind: type) -> Outline:

@@ -260,11 +260,11 @@ def test_a_class_that_would_lose_its_fields_is_refused(tmp_path: Path) -> None:
         class Meta(type):
             def __new__(meta, name, bases, namespace):
                 made = super().__new__(meta, name, bases, dict(namespace))
-                REGISTRY[name] = list(namespace.get("__annotations__", {}))
+                REGISTRY[name] = [field for field in namespace if not field.startswith("_")]
                 return made
             @property
             def fields(cls): return REGISTRY[cls.__name__]
-        class Order(metaclass=Meta): n: int
+        class Order(metaclass=Meta): n = 0
         def probe(): return Order.fields
     """
     ended = run(tmp_path, HEAD + textwrap.dedent(program) + TAIL)
