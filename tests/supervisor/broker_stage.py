@@ -61,7 +61,7 @@ class Counting:
             for number in range(KEYS):
                 producer.produce(self.source, key=f"key-{number}", value="x")
                 self.expected[f"key-{number}"] += 1
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     def counted(self) -> dict[str, int]:
         """Return the last count of each key in the sink."""
@@ -220,7 +220,7 @@ def produce(bootstrap_servers: str, topic: str, *values: str, partition: int = 0
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     for number, value in enumerate(values):
         producer.produce(topic, value, f"k{number}", partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def read_until(bootstrap_servers: str, topic: str, last: str) -> list[str]:

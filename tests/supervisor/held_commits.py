@@ -23,7 +23,7 @@ from penstock import (
     TimeWindows,
 )
 from penstock.topology.context.store_interfaces import StoreBackend
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 TEXT = Serdes.string()
 #: The value of a record after which the task commits; nothing else commits within a test.
@@ -85,7 +85,7 @@ class Held:
         producer = Producer({"bootstrap.servers": self.servers})
         for key, value in records:
             producer.produce(topic or self.source, key=key, value=value, timestamp=timestamp)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
         self._written += 0 if topic else len(records)
         return self.at(self._written - 1)
 

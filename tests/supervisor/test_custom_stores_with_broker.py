@@ -24,7 +24,7 @@ from penstock import (
 from penstock.workers.restore.listeners import StateRestoreListener, SuspendReason
 from tests.custom_stores import LastingTally, Tally, tally_builder, tallying
 from tests.read_to_end import read_to_end
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 PARTITIONS = 4
@@ -59,7 +59,7 @@ class Tallying:
         for word in WORDS * rounds:
             producer.produce(self.source, word, word)
             self.expected[word] += 1
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     def wait_for_all_counts(self) -> None:
         eventually(lambda: self.counted() == self.expected, "each word is counted once")

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 from penstock import KafkaStreams, Materialized, Punctuation, Serdes, StreamsBuilder, Ttl, agg
 from tests.read_to_end import read_to_end
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 TEXTS: Any = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -47,7 +47,7 @@ class Application:
         producer = Producer({"bootstrap.servers": self.servers})
         for key in keys:
             producer.produce(self.source, "v", key)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     def sent(self, topic: str) -> list[tuple[str, str]]:
         found = read_to_end(self.servers, topic)

@@ -19,7 +19,7 @@ from http_client import HttpClient
 
 from penstock import KafkaStreams, Materialized, Serdes, SessionWindows, StreamsBuilder, TimeWindows
 from penstock.topology.context.partitioners import partition_for_key
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tests.walls import shown_metrics
 
 pytestmark = pytest.mark.broker
@@ -34,7 +34,7 @@ class Keyed(Counting):
         for key in [f"key-{number}" for _ in range(rounds) for number in range(KEYS)]:
             producer.produce(self.source, key=key, value="x")
             self.expected[key] += 1
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ def test_windows_sessions_and_other_keys(counting: Counting, lookup: str, window
         producer.produce(counting.source, "x", odd, timestamp=time_ms)
     for topic in (counting.sink, lookup):
         producer.produce(topic, '{"n": [1, null]}', (7).to_bytes(8, "big"), timestamp=1)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     with KafkaStreams(windows, counting.config) as streams:
         streams.start()
         http = HttpClient.of(streams, TOKEN)

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from penstock import DslStoreSuppliers, KafkaStreams, Serdes, StreamsBuilder, TimeWindows
 from tests.own_stores import LastingSuppliers, OwnSuppliers
 from tests.read_to_end import read_to_end
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 PARTITIONS = 4
@@ -66,7 +66,7 @@ def test_killed_processes_neither_lose_nor_repeat_a_count(
         for word in WORDS * rounds:
             producer.produce(source, word, word, timestamp=HOUR_MS)
             expected[word] += 1
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     def written(topic: str) -> Pairs:
         found = read_to_end(bootstrap_servers, topic)

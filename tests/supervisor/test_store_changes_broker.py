@@ -26,7 +26,7 @@ from penstock.supervisor.queries import store_changes
 from tests.markdown import blocks
 from tests.read_to_end import read_to_end
 from tests.topics import create_topics, delete_topics
-from tests.waiting import allow_deletions, delete_records, eventually
+from tests.waiting import PATIENCE_SECONDS, allow_deletions, delete_records, eventually
 
 pytestmark = pytest.mark.broker
 
@@ -74,7 +74,7 @@ class Latest:
         producer = Producer({"bootstrap.servers": self.servers, "message.max.bytes": 10_000_000})
         for key, value in records:
             producer.produce(self.source, value, key, -1 if partition is None else partition)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     def logged(self) -> list[Logged]:
         """Return the committed records of the changelog, by partition and offset."""
@@ -282,7 +282,7 @@ class Writer:
             producer.produce(self._latest.source, key=key, value=value)
             producer.poll(0)
             self.last[key] = value
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     def is_logged(self) -> bool:
         """Return whether everything was processed and committed."""

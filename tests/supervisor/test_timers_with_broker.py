@@ -27,7 +27,7 @@ from penstock import (
     Ttl,
 )
 from tests.read_to_end import read_to_end
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
 PARTITIONS = 4
@@ -85,7 +85,7 @@ class Application:
         producer = Producer({"bootstrap.servers": self.servers})
         for key, value, timestamp in records:
             producer.produce(self.source, value, key, timestamp=timestamp)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     def last_values(self, topic: str) -> dict[str, bytes | None]:
         found = read_to_end(self.servers, topic)

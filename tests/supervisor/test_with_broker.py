@@ -141,7 +141,7 @@ def test_one_instance_shuts_down_the_application_on_all_hosts(counting: Counting
         eventually(lambda: all(shared_by(host, 1, PARTITIONS // 2) for host in hosts), "both hosts have tasks")
         producer = Producer({"bootstrap.servers": counting.bootstrap_servers})
         producer.produce(counting.source, key="poison", value="")
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
         eventually(lambda: all(host.state is State.ERROR for host in hosts), "both hosts have shut down")
     assert {host.exit_code for host in hosts} == {ExitCode.FAILED}
 
