@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from penstock import KafkaStreams, Serdes, StreamsBuilder
 from penstock.supervisor.processes.worker import ThreadStatus
 from tests.read_to_end import read_to_end
-from tests.waiting import PATIENCE_SECONDS, eventually
+from tests.waiting import LONGEST_SESSION_MS, PATIENCE_SECONDS, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 8
@@ -39,7 +39,7 @@ class Counting:
             "bootstrap.servers": bootstrap_servers,
             "state.dir": str(state_dir),
             "commit.interval.ms": 200,
-            "session.timeout.ms": 6_000,
+            "session.timeout.ms": LONGEST_SESSION_MS,
             "heartbeat.interval.ms": 300,
             "penstock.worker.beat.interval.ms": 50,
         }

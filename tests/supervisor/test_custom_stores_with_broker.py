@@ -24,7 +24,7 @@ from penstock import (
 from penstock.workers.restore.listeners import StateRestoreListener, SuspendReason
 from tests.custom_stores import LastingTally, Tally, tally_builder, tallying
 from tests.read_to_end import read_to_end
-from tests.waiting import PATIENCE_SECONDS, eventually
+from tests.waiting import LONGEST_SESSION_MS, PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 PARTITIONS = 4
@@ -45,7 +45,7 @@ class Tallying:
             "bootstrap.servers": bootstrap_servers,
             "processing.guarantee": "exactly_once_v2",
             "commit.interval.ms": 100,
-            "session.timeout.ms": 6_000,
+            "session.timeout.ms": LONGEST_SESSION_MS,
             "heartbeat.interval.ms": 300,
         }
 

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from penstock import DslStoreSuppliers, KafkaStreams, Serdes, StreamsBuilder, TimeWindows
 from tests.own_stores import LastingSuppliers, OwnSuppliers
 from tests.read_to_end import read_to_end
-from tests.waiting import PATIENCE_SECONDS, eventually
+from tests.waiting import LONGEST_SESSION_MS, PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 PARTITIONS = 4
@@ -52,7 +52,7 @@ def test_killed_processes_neither_lose_nor_repeat_a_count(
         "bootstrap.servers": bootstrap_servers,
         "processing.guarantee": "exactly_once_v2",
         "commit.interval.ms": 100,
-        "session.timeout.ms": 6_000,
+        "session.timeout.ms": LONGEST_SESSION_MS,
         "heartbeat.interval.ms": 300,
         "num.stream.threads": 2,
         "statestore.cache.max.bytes": 0,

@@ -26,7 +26,7 @@ from penstock.supervisor.queries import store_changes
 from tests.markdown import blocks
 from tests.read_to_end import read_to_end
 from tests.topics import create_topics, delete_topics
-from tests.waiting import PATIENCE_SECONDS, allow_deletions, delete_records, eventually
+from tests.waiting import LONGEST_SESSION_MS, PATIENCE_SECONDS, allow_deletions, delete_records, eventually
 
 pytestmark = pytest.mark.broker
 
@@ -51,7 +51,7 @@ class Latest:
             "bootstrap.servers": servers,
             "state.dir": str(state_dir),
             "commit.interval.ms": 100,
-            "session.timeout.ms": 6_000,
+            "session.timeout.ms": LONGEST_SESSION_MS,
             "heartbeat.interval.ms": 300,
             "penstock.worker.beat.interval.ms": 50,
             "penstock.http.port": 0,
