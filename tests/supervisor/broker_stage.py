@@ -11,13 +11,13 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from penstock import KafkaStreams, Serdes, StreamsBuilder
+from penstock import InvalidStateStoreError, KafkaStreams, Serdes, StreamsBuilder
 from penstock.supervisor.processes.worker import ThreadStatus
 from tests.read_to_end import read_to_end
 from tests.waiting import LONGEST_SESSION_MS, PATIENCE_SECONDS, eventually
@@ -25,6 +25,7 @@ from tests.waiting import LONGEST_SESSION_MS, PATIENCE_SECONDS, eventually
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 8
 KEYS = 40
+R = TypeVar("R")
 
 
 class Counting:
@@ -112,6 +113,14 @@ def shared_by(streams: KafkaStreams, threads: int, all_tasks: int = PARTITIONS) 
     sizes = [len(ids) for ids in found.values()]
     everything = set().union(*found.values()) if found else set()
     return len(sizes) == threads and sum(sizes) == len(everything) == all_tasks and max(sizes) - min(sizes) <= 1
+
+
+def read_now(read: Callable[[], R]) -> R | None:
+    """Return the result of a read of a store; None while it says to try again, because tasks move or are busy."""
+    try:
+        return read()
+    except (InvalidStateStoreError, TimeoutError):
+        return None
 
 
 def kill_one(streams: KafkaStreams, choice: random.Random) -> None:

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from broker_stage import read_now
 from confluent_kafka import Producer
 
 from penstock import (
     FixedKeyProcessor,
-    InvalidStateStoreError,
     IsolationLevel,
     KafkaStreams,
     Materialized,
@@ -95,9 +95,8 @@ class Held:
 
 def rows(streams: KafkaStreams, store: str, **how: Any) -> tuple[dict[str, Any], Position | None] | None:
     """Return the counts of a store by key, and their position; None while it cannot be read."""
-    try:
-        found = streams.store(store, **how).all()
-    except (InvalidStateStoreError, TimeoutError):
+    found = read_now(lambda: streams.store(store, **how).all())
+    if found is None:
         return None
     return {key if isinstance(key, str) else key.key: value for key, value in found}, found.position
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from broker_stage import kill_one, shared_by
+from broker_stage import kill_one, read_now, shared_by
 from confluent_kafka import Producer
 from typing_extensions import override
 
 from penstock import (
-    InvalidStateStoreError,
     KafkaStreams,
     LagInfo,
     StandbyUpdateListener,
@@ -89,10 +88,7 @@ def application(
 
 def total(streams: KafkaStreams, word: str) -> int | None:
     tally: Any = streams.store("tally", combine=sum)
-    try:
-        return cast("int", tally.count(word))
-    except (InvalidStateStoreError, TimeoutError):  # its tasks may still move
-        return None
+    return cast("int | None", read_now(lambda: tally.count(word)))
 
 
 @pytest.mark.parametrize("kind", [Tally, LastingTally])

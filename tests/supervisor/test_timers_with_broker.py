@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_stage import kill_one, shared_by
+from broker_stage import kill_one, read_now, shared_by
 from confluent_kafka import Producer
 
 from penstock import (
-    InvalidStateStoreError,
     KafkaStreams,
     Materialized,
     Processor,
@@ -102,10 +101,7 @@ def application(
 def rows(streams: KafkaStreams, store: str) -> dict[str, Any] | None:
     """Return the rows of a store; None while its tasks move."""
     found: Any = streams.store(store)
-    try:
-        return dict(found.all())
-    except (InvalidStateStoreError, TimeoutError):
-        return None
+    return read_now(lambda: dict(found.all()))
 
 
 def has_rows(streams: KafkaStreams, expected: dict[str, Any]) -> bool:
