@@ -9,6 +9,7 @@ from typing import Any
 
 from broker_stage import read_now
 from confluent_kafka import Producer
+from http_client import HttpClient
 
 from penstock import (
     FixedKeyProcessor,
@@ -99,6 +100,12 @@ def rows(streams: KafkaStreams, store: str, **how: Any) -> tuple[dict[str, Any],
     if found is None:
         return None
     return {key if isinstance(key, str) else key.key: value for key, value in found}, found.position
+
+
+def has_committed(http: HttpClient, read: str, at: Position) -> Callable[[], bool]:
+    """Return whether a read of the last commit over HTTP is at this position. read: its path and query."""
+    position = {topic: {str(number): offset for number, offset in ends.items()} for topic, ends in at.to_map().items()}
+    return lambda: http.ask(read).json.get("position") == position
 
 
 def shows(streams: KafkaStreams, store: str, wanted: tuple[dict[str, Any], Position], **how: Any) -> Callable[[], bool]:

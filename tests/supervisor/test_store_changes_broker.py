@@ -16,7 +16,7 @@ from broker_stage import kill_one, shared_by
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from event_source import Event, EventSource, RefusedError
-from held_commits import COMMIT, COMMITTED, Held, shows
+from held_commits import COMMIT, COMMITTED, Held, has_committed, shows
 from http_client import HttpClient, host_config
 from typing_extensions import override
 
@@ -111,19 +111,21 @@ def latest(bootstrap_servers: str, application_id: str, make_topic: Callable[...
 def test_rows_and_then_the_changes_of_every_kind_of_store(held: Held, guarantee: str) -> None:
     held.config["processing.guarantee"] = guarantee
     with held.running() as streams:
-        held.produce(("a", "x"), ("b", COMMIT))
+        http, at = HttpClient.of(streams), held.produce(("a", "x"), ("b", COMMIT))
         for number, store in enumerate(("cached", "uncached", "in-memory", "windows", "memory-windows", "sessions")):
+            read = f"/stores/{store}?isolation=read_committed"
+            eventually(has_committed(http, read, at), store)
             with EventSource(streams.http_port, f"/stores/{store}/changes") as source:
                 first, *found, position = source.until("position")
-                rows = HttpClient.of(streams).get(f"/stores/{store}?isolation=read_committed")
+                rows = http.get(read)
                 assert (first.name, {event.name for event in found}) == ("snapshot", {"row"})
                 assert [event.data for event in found] == [row | {"partition": 0} for row in rows["rows"]]
                 assert (position.data["position"], position.id is not None) == (rows["position"], True)
                 assert [event.id for event in found] == [None] * len(found), "they are no position"
-                held.produce(("a", "x"), ("c", COMMIT))
+                at = held.produce(("a", "x"), ("c", COMMIT))
                 changed = dict(until_all(source, {"a": 2 + number, "c": 1 + number}))
-                after = HttpClient.of(streams).get(f"/stores/{store}?isolation=read_committed")["rows"]
-                for row in (row for row in after if row["key"] in changed):
+                eventually(has_committed(http, read, at), store)  # the changelog has it before the stores do
+                for row in (row for row in http.get(read)["rows"] if row["key"] in changed):
                     assert changed[row["key"]].items() >= row.items()
 
 
