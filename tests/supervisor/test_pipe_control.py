@@ -80,7 +80,10 @@ def query(number: int, size: int) -> Query:
     return Query(number, "counts", "get", (b"x" * size,))
 
 
-def test_a_stream_thread_receives_a_command_that_has_arrived_itself(ends: tuple[PipeControl, Channel]) -> None:
+def test_a_stream_thread_receives_a_command_that_has_arrived_itself(
+    ends: tuple[PipeControl, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_process, "AWAY_SECONDS", PATIENCE_SECONDS)
     control, supervisor = ends
     control.poll_commands()
     for number in range(100):

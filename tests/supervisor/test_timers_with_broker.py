@@ -112,18 +112,20 @@ def test_killed_processes_neither_lose_nor_repeat_a_timer(application: Applicati
     choice = random.Random(3)
     names = [f"key-{number}" for number in range(KEYS)]
     with application.streams(application.delaying()) as streams:
+
+        def fired() -> Counter[str]:
+            found = read_to_end(application.servers, application.sink)
+            return Counter((message.key() or b"").decode() for message in found)
+
         streams.start()
         eventually(lambda: shared_by(streams, 2, PARTITIONS), "two threads share the tasks")
         for part in range(KILLS):
             keys = names[part::KILLS]
             application.produce([(key, str(choice.randrange(SOON_MS)), 0) for key in keys])
-            eventually(lambda: bool(rows(streams, "timers")), "some wait")
+            # On a busy machine all may have fired when the store is read for the first time.
+            eventually(lambda: bool(rows(streams, "timers")) or set(keys) <= fired().keys(), "some wait")  # noqa: B023
             kill_one(streams, choice)
             eventually(lambda: shared_by(streams, 2, PARTITIONS), "the process is replaced")
-
-        def fired() -> Counter[str]:
-            found = read_to_end(application.servers, application.sink)
-            return Counter((message.key() or b"").decode() for message in found)
 
         eventually(lambda: len(fired()) == KEYS, "each timer has fired")
         assert set(fired().values()) == {1}

@@ -179,7 +179,7 @@ def test_the_command_runs_a_topology_until_sigterm(counting: Counting, tmp_path:
 def test_the_supervisor_loads_neither_a_kafka_client_nor_rocksdb(app: App, make_topic: Callable[..., str]) -> None:
     topic = make_topic("in")
     app.module(f"topology = StreamsBuilder()\ntopology.table({topic!r}, key_serde=TEXT, value_serde=TEXT, store='t')\n")
-    process = app.start(threads=1)
+    process = app.start(threads=1, penstock_worker_spare="false")  # a spare process loads less
     wait_for_line(process, "State transition from REBALANCING to RUNNING")
     loaded = Path(f"/proc/{process.pid}/maps").read_text()
     worker = psutil.Process(process.pid).children()[-1]
