@@ -37,6 +37,9 @@ PATIENCE_FACTOR = min(max(BUSY / (os.cpu_count() or 1), 1.0), LOAD_MAX)
 #: test does not wait so long, and no measurement uses this.
 PATIENCE_SECONDS = 300.0 * PATIENCE_FACTOR
 LOOK_SECONDS = 0.05
+#: Above any patience, the longest session that brokers allow: a process that gets no CPU for a while, or takes long to
+#: start in the place of a killed one, keeps its tasks. What moves them is never the end of a session.
+LONGEST_SESSION_MS = 1_800_000
 
 
 def eventually(

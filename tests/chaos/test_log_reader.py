@@ -15,9 +15,7 @@ from tests.chaos.checkers.log_reader import LogReader
 from tests.chaos.checkers.record_batches import varint
 from tests.chaos.checkers.transactions import OFFSETS_TOPIC, History, committed_offset
 from tests.topics import create_topics, delete_topics
-from tests.waiting import delete_records, eventually
-
-SECONDS = 30.0
+from tests.waiting import PATIENCE_SECONDS, delete_records, eventually
 
 MakeTopic = Callable[..., str]
 pytestmark = pytest.mark.broker
@@ -25,7 +23,7 @@ pytestmark = pytest.mark.broker
 
 def producer(bootstrap_servers: str, transactional_id: str, **settings: str) -> Producer:
     made = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": transactional_id} | settings)
-    made.init_transactions(SECONDS)
+    made.init_transactions(PATIENCE_SECONDS)
     return made
 
 
@@ -33,8 +31,8 @@ def transaction(made: Producer, topic: str, *values: bytes | None, commit: bool 
     made.begin_transaction()
     for value in values:
         made.produce(topic, value, b"key", partition=0, headers=[("h", None)])
-    made.flush(SECONDS)  # a transaction aborted before it is sent is never written
-    (made.commit_transaction if commit else made.abort_transaction)(SECONDS)
+    made.flush(PATIENCE_SECONDS)  # a transaction aborted before it is sent is never written
+    (made.commit_transaction if commit else made.abort_transaction)(PATIENCE_SECONDS)
 
 
 def test_every_kind_of_batch_is_read(
@@ -44,7 +42,7 @@ def test_every_kind_of_batch_is_read(
     plain = Producer({"bootstrap.servers": bootstrap_servers, "message.max.bytes": 6_000_000})
     large = b"x" * 5_000_000
     plain.produce(topic, large, None, partition=0)
-    plain.flush(SECONDS)
+    plain.flush(PATIENCE_SECONDS)
     made = producer(bootstrap_servers, unique_name("writer"))
     transaction(made, topic, b"a", b"b")
     transaction(made, topic, b"never", commit=False)
@@ -77,8 +75,8 @@ def test_transactions_are_reassembled_across_partitions_and_offsets(
     made.begin_transaction()
     made.produce(out, b"copy", partition=0)
     place = TopicPartition(source, 0, 2)
-    made.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), SECONDS)
-    made.commit_transaction(SECONDS)
+    made.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), PATIENCE_SECONDS)
+    made.commit_transaction(PATIENCE_SECONDS)
     transaction(made, out, b"never", commit=False)
     consumer.close()
     with LogReader(bootstrap_servers) as reader:
@@ -98,12 +96,12 @@ def test_an_open_transaction_is_detected(
     made = producer(bootstrap_servers, unique_name("writer"))
     made.begin_transaction()
     made.produce(topic, b"1", partition=0)
-    made.flush(SECONDS)
+    made.flush(PATIENCE_SECONDS)
     try:
         with LogReader(bootstrap_servers) as reader:
             faults = History.read(reader, [topic]).faults
     finally:
-        made.abort_transaction(SECONDS)
+        made.abort_transaction(PATIENCE_SECONDS)
     assert [fault for fault in faults if topic in fault and fault.startswith("open: ")]
 
 
@@ -122,7 +120,7 @@ def test_a_renewed_reader_continues_at_its_position(bootstrap_servers: str, make
         found = []
         for number in range(4):
             plain.produce(topic, b"%d" % number, None, partition=0)
-            plain.flush(SECONDS)
+            plain.flush(PATIENCE_SECONDS)
             found += [sight.value for sight in reader.read_to_end()]
             reader.renew()
         assert found == [b"0", b"1", b"2", b"3"]
@@ -140,11 +138,11 @@ def test_a_reader_waits_until_its_broker_knows_the_topic(bootstrap_servers: str)
         with pytest.raises(TimeoutError):
             made.result(1)
         create_topics(admin, NewTopic(topic, 2, 1))
-        reader = made.result(SECONDS)
+        reader = made.result(PATIENCE_SECONDS)
     try:
         producer = Producer({"bootstrap.servers": bootstrap_servers})
         producer.produce(topic, b"value", partition=1)
-        producer.flush(SECONDS)
+        producer.flush(PATIENCE_SECONDS)
         assert [sight.value for sight in reader.read_to_end()] == [b"value"]
     finally:
         reader.close()

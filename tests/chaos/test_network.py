@@ -12,11 +12,10 @@ import pytest
 
 from tests.chaos.network import Network, why_not
 from tests.chaos.switch import Rule
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif((REASON := why_not()) is not None, reason=f"no network can be made here: {REASON}")
 PORT = 5_000
-#: A lost packet is sent again after 200 ms or more.
-PATIENCE_SECONDS = 10.0
 
 
 @pytest.fixture

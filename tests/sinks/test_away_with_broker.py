@@ -12,7 +12,7 @@ from penstock import KafkaStreams, Serdes, StreamsBuilder
 from penstock.sinks import PostgresSink
 from tests.postgres_server import PostgresDatabase, postgres_server
 from tests.read_to_end import read_to_end
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
 RECORDS = 30
@@ -33,7 +33,7 @@ def test_other_tasks_continue_while_a_database_is_away(
     def produce(topic: str) -> None:
         for number in range(RECORDS):
             producer.produce(topic, key="k", value=f"{number}")
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     with postgres_server() as server, server.database() as database:
         builder = StreamsBuilder()

@@ -12,7 +12,7 @@ from penstock import KafkaStreams, Serdes, StreamsBuilder
 from penstock.sinks import PostgresSink
 from tests.postgres_server import PostgresDatabase
 from tests.read_to_end import read_to_end
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
 RECORDS = 60
@@ -50,7 +50,7 @@ def test_refused_rows_are_dead_letters_and_all_others_are_written(
         producer = Producer({"bootstrap.servers": bootstrap_servers})
         for number in range(RECORDS):
             producer.produce(source, key=str(number), value=str(number))
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
         eventually(lambda: len(written(database)) >= len(good), lambda: f"{len(written(database))} rows are written")
         found = list(read_to_end(bootstrap_servers, letters))
     assert written(database) == good

@@ -23,7 +23,7 @@ from tests.postgres_server import HOST, PostgresDatabase, postgres_server
 from tests.sinks.commit_breaker import Break, CommitBreaker, commit_breaker
 from tests.sinks.ordering_program import DSN_VARIABLE, TOPIC_VARIABLE
 from tests.suspended import suspended
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
 
@@ -67,7 +67,7 @@ class Ordering:
             order = len(self.produced), f"item-{self.random.randrange(KEYS)}"
             self.produced.append(order)
             producer.produce(self.source, json.dumps({"number": order[0], "item": order[1]}), order[1])
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     def rows(self, query: str) -> Counter[tuple[Any, ...]]:
         """Return the rows of a query; none while the database or the table is not there."""

@@ -11,20 +11,21 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from penstock import KafkaStreams, Serdes, StreamsBuilder
+from penstock import InvalidStateStoreError, KafkaStreams, Serdes, StreamsBuilder
 from penstock.supervisor.processes.worker import ThreadStatus
 from tests.read_to_end import read_to_end
-from tests.waiting import PATIENCE_SECONDS, eventually
+from tests.waiting import LONGEST_SESSION_MS, PATIENCE_SECONDS, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 8
 KEYS = 40
+R = TypeVar("R")
 
 
 class Counting:
@@ -39,7 +40,7 @@ class Counting:
             "bootstrap.servers": bootstrap_servers,
             "state.dir": str(state_dir),
             "commit.interval.ms": 200,
-            "session.timeout.ms": 6_000,
+            "session.timeout.ms": LONGEST_SESSION_MS,
             "heartbeat.interval.ms": 300,
             "penstock.worker.beat.interval.ms": 50,
         }
@@ -61,7 +62,7 @@ class Counting:
             for number in range(KEYS):
                 producer.produce(self.source, key=f"key-{number}", value="x")
                 self.expected[f"key-{number}"] += 1
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     def counted(self) -> dict[str, int]:
         """Return the last count of each key in the sink."""
@@ -112,6 +113,14 @@ def shared_by(streams: KafkaStreams, threads: int, all_tasks: int = PARTITIONS) 
     sizes = [len(ids) for ids in found.values()]
     everything = set().union(*found.values()) if found else set()
     return len(sizes) == threads and sum(sizes) == len(everything) == all_tasks and max(sizes) - min(sizes) <= 1
+
+
+def read_now(read: Callable[[], R]) -> R | None:
+    """Return the result of a read of a store; None while it says to try again, because tasks move or are busy."""
+    try:
+        return read()
+    except (InvalidStateStoreError, TimeoutError):
+        return None
 
 
 def kill_one(streams: KafkaStreams, choice: random.Random) -> None:
@@ -220,7 +229,7 @@ def produce(bootstrap_servers: str, topic: str, *values: str, partition: int = 0
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     for number, value in enumerate(values):
         producer.produce(topic, value, f"k{number}", partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def read_until(bootstrap_servers: str, topic: str, last: str) -> list[str]:

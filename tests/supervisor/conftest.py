@@ -78,7 +78,7 @@ def systemd(tmp_path: Path) -> Iterator[socket.socket]:
     """A real socket that replaces systemd's notification socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(tmp_path / "notify"))
-        receiver.settimeout(10)
+        receiver.settimeout(PATIENCE_SECONDS)
         yield receiver
 
 

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from broker_stage import read_now
 from confluent_kafka import Producer
+from http_client import HttpClient
 
 from penstock import (
     FixedKeyProcessor,
-    InvalidStateStoreError,
     IsolationLevel,
     KafkaStreams,
     Materialized,
@@ -23,7 +24,7 @@ from penstock import (
     TimeWindows,
 )
 from penstock.topology.context.store_interfaces import StoreBackend
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 TEXT = Serdes.string()
 #: The value of a record after which the task commits; nothing else commits within a test.
@@ -85,7 +86,7 @@ class Held:
         producer = Producer({"bootstrap.servers": self.servers})
         for key, value in records:
             producer.produce(topic or self.source, key=key, value=value, timestamp=timestamp)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
         self._written += 0 if topic else len(records)
         return self.at(self._written - 1)
 
@@ -95,11 +96,16 @@ class Held:
 
 def rows(streams: KafkaStreams, store: str, **how: Any) -> tuple[dict[str, Any], Position | None] | None:
     """Return the counts of a store by key, and their position; None while it cannot be read."""
-    try:
-        found = streams.store(store, **how).all()
-    except (InvalidStateStoreError, TimeoutError):
+    found = read_now(lambda: streams.store(store, **how).all())
+    if found is None:
         return None
     return {key if isinstance(key, str) else key.key: value for key, value in found}, found.position
+
+
+def has_committed(http: HttpClient, read: str, at: Position) -> Callable[[], bool]:
+    """Return whether a read of the last commit over HTTP is at this position. read: its path and query."""
+    position = {topic: {str(number): offset for number, offset in ends.items()} for topic, ends in at.to_map().items()}
+    return lambda: http.ask(read).json.get("position") == position
 
 
 def shows(streams: KafkaStreams, store: str, wanted: tuple[dict[str, Any], Position], **how: Any) -> Callable[[], bool]:

@@ -22,12 +22,12 @@ DYING_PRODUCER = """\
 import os, signal, sys
 from confluent_kafka import Producer
 address, topic, transactional_id = sys.argv[1:]
-settings = {"bootstrap.servers": address, "transactional.id": transactional_id, "transaction.timeout.ms": 120_000}
+settings = {"bootstrap.servers": address, "transactional.id": transactional_id, "transaction.timeout.ms": 900_000}
 producer = Producer(settings)
-producer.init_transactions(30)
+producer.init_transactions()
 producer.begin_transaction()
 producer.produce(topic, "never committed", "k", 0)
-assert producer.flush(30) == 0
+assert producer.flush() == 0
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

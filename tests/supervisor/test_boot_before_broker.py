@@ -59,7 +59,6 @@ def test_it_is_ready_waits_and_processes_once_brokers_run(
     broker, address, source, sink = stopped_broker
     text = TOPOLOGY.format(source=source, sink=sink)
     app = App(tmp_path, address, f"boot-{guarantee}-{os.getpid()}").module(text)
-    systemd.settimeout(PATIENCE_SECONDS)
     heard: list[str] = []
 
     def hears(text: str) -> None:

@@ -66,9 +66,12 @@ def press_until(process: subprocess.Popen[str], ended: threading.Event) -> None:
         process.send_signal(signal.SIGINT)
 
 
-def finishes_with_exact_counts(app: App, counting: Counting) -> None:
-    """Let the application continue, and compare: after clean stops no record may be counted twice."""
-    process = app.start("user_app:topology")
+def finishes_with_exact_counts(app: App, counting: Counting, threads: int = 2) -> None:
+    """Let the application continue, and compare: after clean stops no record may be counted twice.
+
+    threads: as many as may have joined before, since each is a static member and keeps its tasks.
+    """
+    process = app.start(threads=threads)
     wait_for_line(process, "State transition from REBALANCING to RUNNING")
     counting.wait_for_all_counts()
     interrupt(process)
@@ -101,13 +104,14 @@ def test_ctrl_c_during_a_rebalance(running: App, counting: Counting) -> None:
     process.send_signal(signal.SIGTTIN)
     wait_for_line(process, "(Re-)joining the group: the group rebalances")
     interrupt(process)
-    finishes_with_exact_counts(running, counting)
+    finishes_with_exact_counts(running, counting, threads=3)
 
 
 def test_ctrl_c_during_a_restore(running: App, counting: Counting) -> None:
     counting.produce(ROUNDS)
     finishes_with_exact_counts(running, counting)
-    shutil.rmtree(Path(running.config["state.dir"]) / running.config["application.id"])
+    for task in (Path(running.config["state.dir"]) / running.config["application.id"]).glob("0_*"):
+        shutil.rmtree(task)
     process = running.start()
     wait_for_line(process, "Initialized")  # a task's stores are open and empty
     interrupt(process)

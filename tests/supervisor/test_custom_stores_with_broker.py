@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from broker_stage import kill_one, shared_by
+from broker_stage import kill_one, read_now, shared_by
 from confluent_kafka import Producer
 from typing_extensions import override
 
 from penstock import (
-    InvalidStateStoreError,
     KafkaStreams,
     LagInfo,
     StandbyUpdateListener,
@@ -24,7 +23,7 @@ from penstock import (
 from penstock.workers.restore.listeners import StateRestoreListener, SuspendReason
 from tests.custom_stores import LastingTally, Tally, tally_builder, tallying
 from tests.read_to_end import read_to_end
-from tests.waiting import eventually
+from tests.waiting import LONGEST_SESSION_MS, PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 PARTITIONS = 4
@@ -45,7 +44,7 @@ class Tallying:
             "bootstrap.servers": bootstrap_servers,
             "processing.guarantee": "exactly_once_v2",
             "commit.interval.ms": 100,
-            "session.timeout.ms": 6_000,
+            "session.timeout.ms": LONGEST_SESSION_MS,
             "heartbeat.interval.ms": 300,
         }
 
@@ -59,7 +58,7 @@ class Tallying:
         for word in WORDS * rounds:
             producer.produce(self.source, word, word)
             self.expected[word] += 1
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     def wait_for_all_counts(self) -> None:
         eventually(lambda: self.counted() == self.expected, "each word is counted once")
@@ -89,10 +88,7 @@ def application(
 
 def total(streams: KafkaStreams, word: str) -> int | None:
     tally: Any = streams.store("tally", combine=sum)
-    try:
-        return cast("int", tally.count(word))
-    except (InvalidStateStoreError, TimeoutError):  # its tasks may still move
-        return None
+    return cast("int | None", read_now(lambda: tally.count(word)))
 
 
 @pytest.mark.parametrize("kind", [Tally, LastingTally])

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from penstock import KafkaStreams, Serdes, StreamsBuilder
 from tests.read_to_end import read_to_end
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -57,7 +57,7 @@ class Application:
             key = f"{prefix}-{number % KEYS}"
             producer.produce(self.source, key, str(number), partition=number % PARTITIONS)
             self.expected.add(key)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     def forwarded(self) -> list[str]:
         return sorted((message.key() or b"").decode() for message in read_to_end(self.servers, self.sink))

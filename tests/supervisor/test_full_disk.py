@@ -42,7 +42,7 @@ def produce(bootstrap_servers: str, topic: str, seed: int, keys: int = KEYS) -> 
     for key, value in written.items():
         producer.produce(topic, value, key)
         producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     return written
 
 

@@ -120,6 +120,7 @@ def test_a_restoring_store_is_reported(counting: Counting, tmp_path: Path) -> No
     with counting.streams(1) as streams:
         streams.start()
         counting.wait_for_all_counts()
+        streams.close(leave_group=True)
     counting.config["state.dir"] = str(tmp_path / "empty")
     with counting.streams(1) as again:
         again.pause()  # restoring blocks too

@@ -248,8 +248,8 @@ def objects_are_shown(page: Browser, streams: KafkaStreams) -> None:
 
 def test_a_store_that_does_not_answer_is_reported(held: Shown, tmp_path: Path) -> None:
     with held.running() as streams:
-        held.produce(("a", "x"))
-        eventually(lambda: rows(streams, "cached") is not None, "it can be read")
+        at = held.produce(("a", "x"))
+        eventually(lambda: rows(streams, "cached") == ({"a": 1}, at), "the record is counted")
         with opened(streams, tmp_path) as page:
             show(page, streams, "name=cached")
             eventually(lambda: values(page) == {"a": "1"}, "the row is shown")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,8 +18,9 @@ from confluent_kafka import Producer
 from http_client import HttpClient
 
 from penstock import KafkaStreams, Materialized, Serdes, SessionWindows, StreamsBuilder, TimeWindows
+from penstock.supervisor.exit_codes import ExitCode
 from penstock.topology.context.partitioners import partition_for_key
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tests.walls import shown_metrics
 
 pytestmark = pytest.mark.broker
@@ -34,7 +35,7 @@ class Keyed(Counting):
         for key in [f"key-{number}" for _ in range(rounds) for number in range(KEYS)]:
             producer.produce(self.source, key=key, value="x")
             self.expected[key] += 1
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 @pytest.fixture
@@ -86,8 +87,8 @@ def test_status_queries_and_actions(running: tuple[KafkaStreams, HttpClient], co
 
 
 def test_a_read_and_a_shutdown_do_not_wait_for_the_end_of_a_poll(counting: Counting) -> None:
-    """A poll without records takes longer here than a request may wait."""
-    counting.config |= {"poll.ms": 12_000, "penstock.worker.spare": False}
+    """A poll without records takes longer here than a request and a shutdown may wait."""
+    counting.config |= {"poll.ms": 100_000, "penstock.worker.spare": False}
     counting.produce(1)
     with counting.streams(1) as streams:
         streams.start()
@@ -96,8 +97,7 @@ def test_a_read_and_a_shutdown_do_not_wait_for_the_end_of_a_poll(counting: Count
         http = HttpClient.of(streams, TOKEN)
         for number in range(20):
             assert http.get(f"/stores/counts/key-{number}")["rows"]
-        begin = time.monotonic()
-    assert time.monotonic() - begin < 12
+    assert streams.exit_code is ExitCode.OK
 
 
 def metrics_in_the_format_of_prometheus(http: HttpClient) -> None:
@@ -187,8 +187,8 @@ def a_storm_of_questions_while_a_process_is_killed(streams: KafkaStreams, http: 
     """Every response is correct, or says to retry."""
     kinds: set[str] = set()
 
-    def ask(number: int) -> None:
-        answer = http.ask(f"/stores/counts/key-{number % KEYS}?timeout_ms=2000")
+    def ask(number: int, timeout_ms: int = 2_000) -> None:
+        answer = http.ask(f"/stores/counts/key-{number % KEYS}?timeout_ms={timeout_ms}")
         if answer.status == 200:
             kinds.add("right")
             assert answer.json["rows"][0]["value"] == 3
@@ -204,7 +204,7 @@ def a_storm_of_questions_while_a_process_is_killed(streams: KafkaStreams, http: 
         list(askers.map(ask, range(300)))
         eventually(lambda: shared_by(streams, 2), "the tasks are back")
         kinds.clear()
-        list(askers.map(ask, range(KEYS)))
+        list(askers.map(partial(ask, timeout_ms=30_000), range(KEYS)))
     assert kinds == {"right"}
 
 
@@ -238,7 +238,7 @@ def test_windows_sessions_and_other_keys(counting: Counting, lookup: str, window
         producer.produce(counting.source, "x", odd, timestamp=time_ms)
     for topic in (counting.sink, lookup):
         producer.produce(topic, '{"n": [1, null]}', (7).to_bytes(8, "big"), timestamp=1)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     with KafkaStreams(windows, counting.config) as streams:
         streams.start()
         http = HttpClient.of(streams, TOKEN)

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from penstock import IdleTimeout, KafkaStreams, Serdes, StreamsBuilder, Suppressed, TimeWindows
 from tests.read_to_end import read_to_end
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
 TEXTS: Any = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -43,16 +43,16 @@ class Application:
     def produce(self, partition: int, value: str, timestamp: int) -> None:
         producer = Producer({"bootstrap.servers": self.servers})
         producer.produce(self.source, value, "k", partition=partition, timestamp=timestamp)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     def abort(self, partition: int) -> None:
         """Write a record in a transaction that is aborted: the partition ends with what no application reads."""
         producer = Producer({"bootstrap.servers": self.servers, "transactional.id": self.source})
-        producer.init_transactions(30)
+        producer.init_transactions(PATIENCE_SECONDS)
         producer.begin_transaction()
         producer.produce(self.source, "aborted", "k", partition=partition, timestamp=900_000)
-        assert producer.flush(30) == 0
-        producer.abort_transaction(30)
+        assert producer.flush(PATIENCE_SECONDS) == 0
+        producer.abort_transaction(PATIENCE_SECONDS)
 
     def results(self) -> list[str]:
         return sorted((message.value() or b"").decode() for message in read_to_end(self.servers, self.sink))

@@ -30,6 +30,7 @@ def count_then_delete_group(counting: Counting, admin: AdminClient) -> None:
     with counting.streams(1) as streams:
         streams.start()
         counting.wait_for_all_counts()
+        streams.close(leave_group=True)
     group = str(counting.config["application.id"])
     eventually(
         lambda: admin.delete_consumer_groups([group])[group].exception(PATIENCE_SECONDS) is None,
@@ -86,6 +87,7 @@ def test_an_offset_of_an_input_that_was_created_again_is_refused(
     with counting.streams(1) as streams:
         streams.start()
         counting.wait_for_all_counts()
+        streams.close(leave_group=True)
     group = str(counting.config["application.id"])
 
     def committed() -> list[TopicPartition]:

@@ -23,7 +23,6 @@ class OtherProgram:
     """A plain consumer of the application's source that uses the application's id as its group id."""
 
     def __init__(self, counting: Counting, protocol: str) -> None:
-        settings: dict[str, Any] = {"session.timeout.ms": 6_000} if protocol == "classic" else {}
         self.errors: list[KafkaError] = []
         self.assigned = 0
         self.revoked = 0
@@ -36,7 +35,6 @@ class OtherProgram:
                 "client.id": "other-program",
                 "auto.offset.reset": "earliest",
                 "error_cb": self.errors.append,
-                **settings,
             }
         )
         self._consumer.subscribe([counting.source], on_assign=self._on_assign, on_revoke=self._on_revoke)

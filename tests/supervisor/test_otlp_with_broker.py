@@ -59,7 +59,7 @@ def send(app: App, *words: str) -> None:
     for word in words:
         headers: Any = {"traceparent": f"00-{TRACE}-{SENDER}-01"} if word == "tea" else None
         producer.produce(app.topics[0], word, "k", headers=headers)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def stop(process: Any) -> str:

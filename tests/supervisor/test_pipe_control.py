@@ -20,8 +20,8 @@ from penstock.workers.control.messages import (
     Report,
     Resume,
 )
+from tests.waiting import PATIENCE_SECONDS
 
-SECONDS = 60.0
 #: A PipeControl ends its process when the other end is closed, so no test may.
 OPEN: list[Channel] = []
 
@@ -56,7 +56,7 @@ def test_results_that_are_written_at_once_stay_behind_earlier_reports(ends: tupl
     reader.start()
     for report in sent:
         control.report(report)
-    reader.join(SECONDS)
+    reader.join(PATIENCE_SECONDS)
     assert reports == sent
 
 
@@ -71,7 +71,7 @@ def test_a_supervisor_that_does_not_read_stops_no_stream_thread(ends: tuple[Pipe
 
     sender = threading.Thread(target=send, daemon=True)
     sender.start()
-    sender.join(SECONDS)
+    sender.join(PATIENCE_SECONDS)
     assert not sender.is_alive()
     assert received(supervisor, len(sent)) == sent
 
@@ -80,7 +80,10 @@ def query(number: int, size: int) -> Query:
     return Query(number, "counts", "get", (b"x" * size,))
 
 
-def test_a_stream_thread_receives_a_command_that_has_arrived_itself(ends: tuple[PipeControl, Channel]) -> None:
+def test_a_stream_thread_receives_a_command_that_has_arrived_itself(
+    ends: tuple[PipeControl, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_process, "AWAY_SECONDS", PATIENCE_SECONDS)
     control, supervisor = ends
     control.poll_commands()
     for number in range(100):
@@ -123,7 +126,7 @@ def test_a_stream_thread_that_takes_no_commands_stops_no_supervisor(
 
     sender = threading.Thread(target=send, daemon=True)
     sender.start()
-    sender.join(SECONDS)
+    sender.join(PATIENCE_SECONDS)
     assert not sender.is_alive()
     found: list[Command] = []
     while len(found) < len(sent):

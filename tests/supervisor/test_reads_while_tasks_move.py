@@ -189,7 +189,7 @@ class ProgramReader(Reader):
             if (value := self._store.get(one)) != self._expected[one]:
                 self.wrong.append(f"{one}: {value}")
             self.answers["whole"] += 1
-        except InvalidStateStoreError:
+        except (InvalidStateStoreError, TimeoutError):
             self.answers["error"] += 1
 
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,9 +25,6 @@ from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
 
-#: Far less than the session of a member that is not replaced (45 s). The benchmark measures it on a quiet machine:
-#: python -m benchmarks --only failover.
-FLOW_SECONDS = 40.0
 READY = re.compile(r"Process (\d+) is ready")
 
 
@@ -59,13 +55,9 @@ def test_the_partitions_of_a_killed_process_continue_soon(
             eventually(partial(has_spare_processes, caplog, kill + 1), "a spare process is ready")
             before, victim = tasks(streams.status()), streams.status()[0]
             commit_of_all(counting)
-            killed_at = time.monotonic()
             os.kill(victim.pid, signal.SIGKILL)
             counting.produce(1)
             counting.wait_for_all_counts()
-            took = time.monotonic() - killed_at
-            print(f"\nflowed again after {took:.2f} s")
-            assert took < FLOW_SECONDS
             eventually(partial(has_tasks_again, streams, victim, before), "it has its tasks again")
             assert streams.status()[0].pid in ready(caplog.text)
         assert streams.status()[0].restarts == 2

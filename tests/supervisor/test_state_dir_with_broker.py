@@ -6,13 +6,16 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 from broker_stage import App, last_line, produce, read_table
 
 from penstock.statestore.directory.state_directory import PROCESS_FILE_NAME
 from penstock.supervisor.exit_codes import ExitCode
+from tests.suspended import suspended
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
@@ -91,7 +94,10 @@ def test_the_fenced_process_names_a_copied_state_directory(counting_app: App, pr
     first = counting_app.start(threads=1, group_protocol=protocol)
     count(counting_app, "1")
     state, copy = Path(counting_app.config["state.dir"]), counting_app.folder / "copy"
-    shutil.copytree(state, copy, ignore=shutil.ignore_patterns("*.sock"))
+    with ExitStack() as stopped:  # meanwhile a commit would replace files
+        for process in psutil.Process(first.pid).children(recursive=True):
+            stopped.enter_context(suspended(process.pid))
+        shutil.copytree(state, copy, ignore=shutil.ignore_patterns("*.sock"))
     second = counting_app.start(threads=1, state_dir=str(copy), group_protocol=protocol)
     eventually(lambda: any(one.poll() is not None for one in (first, second)), "one of them is fenced")
     fenced, other, at = (first, second, state) if first.poll() is not None else (second, first, copy)

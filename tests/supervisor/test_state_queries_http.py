@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from held_commits import COMMIT, rows
+from held_commits import COMMIT, rows, shows
 from held_rows import HeldRows
 from http_client import HttpClient
 
@@ -62,7 +62,7 @@ def asked(bootstrap_servers: str, tmp_path_factory: pytest.TempPathFactory) -> I
         held.produce(("k", "one"), topic=held.table)
         held.produce(("a", "x"), ("a", "x"), ("b", "x"))
         eventually(lambda: rows(streams, "cached") == ({"a": 2, "b": 1}, held.at(2)), "the records are counted")
-        eventually(lambda: rows(streams, "names") is not None, "the global table is read")
+        eventually(shows(streams, "names", ({"k": "one"}, Position.from_map({held.table: {0: 0}}))), "a global row")
         yield held, HttpClient.of(streams)
 
 

@@ -10,6 +10,7 @@ import pytest
 from broker_stage import PARTITIONS, Counting, produce, shared_by
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
+from held_commits import NEVER_MS
 from stage import LogLines
 
 from penstock import KafkaStreams, Processor, ProcessorContext, Record, Serdes, StreamsBuilder
@@ -79,8 +80,8 @@ def committing(source: str) -> Any:
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_a_requested_commit_happens_at_once(counting: Counting, admin: AdminClient, guarantee: str) -> None:
     group = str(counting.config["application.id"])
-    config = counting.config | {"processing.guarantee": guarantee, "commit.interval.ms": 60_000}
-    config["transaction.timeout.ms"] = 60_000
+    config = counting.config | {"processing.guarantee": guarantee, "commit.interval.ms": NEVER_MS}
+    config["transaction.timeout.ms"] = NEVER_MS + 1
 
     def committed() -> int:
         asked = ConsumerGroupTopicPartitions(group, [TopicPartition(counting.source, n) for n in range(PARTITIONS)])

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from event_source import Event, EventSource
-from held_commits import COMMIT
+from held_commits import COMMIT, has_committed
 from held_rows import DELETE, NAMES, HeldRows
 from http_client import HttpClient
 
-from penstock import KafkaStreams
+from penstock import KafkaStreams, Position
 from penstock.supervisor.queries import store_changes
 from tests.waiting import eventually
 
@@ -41,28 +41,30 @@ def test_rows_changes_and_deletions_of_further_kinds_of_stores(held: HeldRows, g
     with held.running() as streams:
         count = 0
         for store in NAMES:
-            held.produce(("a", "x"), ("b", COMMIT))
+            at = held.produce(("a", "x"), ("b", COMMIT))
             count += 1
-            rows_and_changes_of(streams, held, store, count)
+            rows_and_changes_of(streams, held, store, at, count)
             count += 2
 
 
-def rows_and_changes_of(streams: KafkaStreams, held: HeldRows, store: str, count: int) -> None:
-    """The rows are those of a read, and changes have their form; count: of the records of "a" so far."""
+def rows_and_changes_of(streams: KafkaStreams, held: HeldRows, store: str, at: Position, count: int) -> None:
+    """The rows are those of a read, and changes have their form; at, count: of the records of "a" so far."""
     http = HttpClient.of(streams)
     one_key = "?key=a" if store == "versioned" else ""
     path = "/a" if store == "versioned" else ""
     read = f"/stores/{store}{path}?isolation=read_committed"
+    eventually(has_committed(http, read, at), store)
     with EventSource(streams.http_port, f"/stores/{store}/changes{one_key}") as source:
         first, *found, position = source.until("position")
         rows = http.get(read)["rows"]
         assert (first.name, {event.name for event in found}) == ("snapshot", {"row"}), store
         assert [event.data for event in found] == [row | {"partition": 0} for row in rows], store
         assert position.id is not None
-        held.produce(("a", "x"), ("a", COMMIT))
+        at = held.produce(("a", "x"), ("a", COMMIT))
         changes = list(until(source, lambda event: event.data.get("value") == count + 2))
         assert [change.data["value"] for change in changes if change.data["key"] == "a"][-2:] == [count + 1, count + 2]
         newest = changes[-1].data
+        eventually(has_committed(http, read, at), store)  # the changelog has it before the store does
         (row,) = [row for row in http.get(read)["rows"] if (row["key"], row["value"]) == ("a", count + 2)]
         assert newest == row | {"partition": 0, "offset": newest["offset"]}, store
 
@@ -83,13 +85,15 @@ def test_deletions_are_shown_without_a_value(held: HeldRows) -> None:
 def test_rows_that_end_are_deleted(held: HeldRows) -> None:
     """A record whose time is later than all rows may last ends them."""
     with held.running() as streams:
-        held.produce(("a", "x"), ("b", COMMIT))
+        http, read = HttpClient.of(streams), "/stores/ended?isolation=read_committed"
+        eventually(has_committed(http, read, held.produce(("a", "x"), ("b", COMMIT))), "it is committed")
         with EventSource(streams.http_port, "/stores/ended/changes") as source:
             found: list[Any] = source.until("position")
             assert [event.data["key"] for event in found if event.name == "row"] == ["a", "b"]
-            held.produce(("later", COMMIT), timestamp=60_000)
+            at = held.produce(("later", COMMIT), timestamp=60_000)
             events = list(until(source, lambda event: event.data["key"] == "later"))
             assert sorted(event.data["key"] for event in events if event.name == "delete") == ["a", "b"]
+        eventually(has_committed(http, read, at), "the store has it, too")
         with EventSource(streams.http_port, "/stores/ended/changes") as source:
             found = source.until("position")
             assert [event.data["key"] for event in found if event.name == "row"] == ["later"]

@@ -45,7 +45,6 @@ def test_systemd_is_notified_of_start_state_heartbeats_and_end(
     monkeypatch.setenv("WATCHDOG_USEC", "400000")
     source, sink = make_topic("in", 2), make_topic("out", 2)
     service = Systemd(systemd)
-    systemd.settimeout(PATIENCE_SECONDS)
     process = app.module(TOPOLOGY.format(source=source, sink=sink)).start(threads=2)
     service.hears(lambda message: message == "READY=1", "READY")
     assert "STOPPING=1" not in service.heard

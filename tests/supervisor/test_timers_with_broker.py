@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_stage import kill_one, shared_by
+from broker_stage import kill_one, read_now, shared_by
 from confluent_kafka import Producer
 
 from penstock import (
-    InvalidStateStoreError,
     KafkaStreams,
     Materialized,
     Processor,
@@ -27,7 +26,7 @@ from penstock import (
     Ttl,
 )
 from tests.read_to_end import read_to_end
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
 PARTITIONS = 4
@@ -85,7 +84,7 @@ class Application:
         producer = Producer({"bootstrap.servers": self.servers})
         for key, value, timestamp in records:
             producer.produce(self.source, value, key, timestamp=timestamp)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     def last_values(self, topic: str) -> dict[str, bytes | None]:
         found = read_to_end(self.servers, topic)
@@ -102,10 +101,7 @@ def application(
 def rows(streams: KafkaStreams, store: str) -> dict[str, Any] | None:
     """Return the rows of a store; None while its tasks move."""
     found: Any = streams.store(store)
-    try:
-        return dict(found.all())
-    except (InvalidStateStoreError, TimeoutError):
-        return None
+    return read_now(lambda: dict(found.all()))
 
 
 def has_rows(streams: KafkaStreams, expected: dict[str, Any]) -> bool:
@@ -116,18 +112,20 @@ def test_killed_processes_neither_lose_nor_repeat_a_timer(application: Applicati
     choice = random.Random(3)
     names = [f"key-{number}" for number in range(KEYS)]
     with application.streams(application.delaying()) as streams:
+
+        def fired() -> Counter[str]:
+            found = read_to_end(application.servers, application.sink)
+            return Counter((message.key() or b"").decode() for message in found)
+
         streams.start()
         eventually(lambda: shared_by(streams, 2, PARTITIONS), "two threads share the tasks")
         for part in range(KILLS):
             keys = names[part::KILLS]
             application.produce([(key, str(choice.randrange(SOON_MS)), 0) for key in keys])
-            eventually(lambda: bool(rows(streams, "timers")), "some wait")
+            # On a busy machine all may have fired when the store is read for the first time.
+            eventually(lambda: bool(rows(streams, "timers")) or set(keys) <= fired().keys(), "some wait")  # noqa: B023
             kill_one(streams, choice)
             eventually(lambda: shared_by(streams, 2, PARTITIONS), "the process is replaced")
-
-        def fired() -> Counter[str]:
-            found = read_to_end(application.servers, application.sink)
-            return Counter((message.key() or b"").decode() for message in found)
 
         eventually(lambda: len(fired()) == KEYS, "each timer has fired")
         assert set(fired().values()) == {1}

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -42,6 +41,7 @@ def test_two_stream_threads_share_the_tasks_and_end_cleanly(counting: Counting) 
         assert dict(counts.all()) == counting.expected
         assert streams.store("counts", timestamped=True, timeout=PATIENCE).get("key-7").value == 5
         assert by_name(streams.metrics(), "alive-stream-threads") == [2]
+        streams.close(leave_group=True)  # the second one would keep its tasks until its session ends
     assert streams.exit_code is ExitCode.OK
     counting.produce(1)
     with counting.streams(1) as again:  # it continues from the committed offsets, with the state on disk
@@ -49,16 +49,10 @@ def test_two_stream_threads_share_the_tasks_and_end_cleanly(counting: Counting) 
         counting.wait_for_all_counts()
 
 
-#: How long the partitions of a killed process may stall on a busy machine; without a replacement its session takes 45
-#: s.
-FLOW_SECONDS = 40.0
-
-
 def test_a_killed_process_gets_its_tasks_back_and_the_others_keep_theirs(
     counting: Counting, caplog: pytest.LogCaptureFixture
 ) -> None:
     counting.produce(3)
-    counting.config["session.timeout.ms"] = 45_000  # to start a process may take longer than 6 s
     with counting.streams(2) as streams:
         streams.start()
         eventually(lambda: shared_by(streams, 2), "two threads share the tasks")
@@ -68,19 +62,15 @@ def test_a_killed_process_gets_its_tasks_back_and_the_others_keep_theirs(
         one, two = streams.status()
         commit_of_all(counting)
         with caplog.at_level(logging.INFO):
-            killed_at = time.monotonic()
             os.kill(one.pid, signal.SIGKILL)
             counting.produce(1)  # half of it for the new process
             counting.wait_for_all_counts()
-            flowed_after = time.monotonic() - killed_at
         eventually(lambda: replaced(streams.status(), one, before), "the process is replaced and has its tasks again")
         assert streams.status()[0].restarts == 1
         assert streams.status()[1].pid == two.pid
         counting.produce(2)
         counting.wait_for_all_counts()
     assert streams.exit_code is ExitCode.OK
-    print(f"\nthe partitions of a killed process flowed again after {flowed_after:.2f} s")
-    assert flowed_after < FLOW_SECONDS
     others = [line.message for line in caplog.records if f"{two.name}]" in line.message]
     assert not [
         line for line in others if "State transition" in line or "(Re-)joining" in line
@@ -141,7 +131,7 @@ def test_one_instance_shuts_down_the_application_on_all_hosts(counting: Counting
         eventually(lambda: all(shared_by(host, 1, PARTITIONS // 2) for host in hosts), "both hosts have tasks")
         producer = Producer({"bootstrap.servers": counting.bootstrap_servers})
         producer.produce(counting.source, key="poison", value="")
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
         eventually(lambda: all(host.state is State.ERROR for host in hosts), "both hosts have shut down")
     assert {host.exit_code for host in hosts} == {ExitCode.FAILED}
 
@@ -189,7 +179,7 @@ def test_the_command_runs_a_topology_until_sigterm(counting: Counting, tmp_path:
 def test_the_supervisor_loads_neither_a_kafka_client_nor_rocksdb(app: App, make_topic: Callable[..., str]) -> None:
     topic = make_topic("in")
     app.module(f"topology = StreamsBuilder()\ntopology.table({topic!r}, key_serde=TEXT, value_serde=TEXT, store='t')\n")
-    process = app.start(threads=1)
+    process = app.start(threads=1, penstock_worker_spare="false")  # a spare process loads less
     wait_for_line(process, "State transition from REBALANCING to RUNNING")
     loaded = Path(f"/proc/{process.pid}/maps").read_text()
     worker = psutil.Process(process.pid).children()[-1]

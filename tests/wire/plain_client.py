@@ -12,13 +12,13 @@ from typing import Any
 from kio.index import load_response_from_request
 from kio.serial import entity_reader, entity_writer
 
-TIMEOUT_SECONDS = 30.0
+from tests.waiting import PATIENCE_SECONDS
 
 
 class PlainClient:
     """One connection. ask() raises ConnectionError when it is closed, TimeoutError without a response."""
 
-    def __init__(self, address: str, client_id: str = "plain", timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(self, address: str, client_id: str = "plain", timeout_seconds: float = PATIENCE_SECONDS) -> None:
         host, port = address.split(":")
         self.socket = socket.create_connection((host, int(port)), timeout_seconds)
         self._client_id = client_id

@@ -128,10 +128,10 @@ def test_librdkafkas_clients_work_behind_it(
 ) -> None:
     topic = make_topic("in")
     producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "transactional.id": unique_name("txn")})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_SECONDS)
     producer.begin_transaction()
     producer.produce(topic, b"1")
-    producer.commit_transaction(30)
+    producer.commit_transaction(PATIENCE_SECONDS)
     assert values(proxy.bootstrap_servers, topic, unique_name("group"), 1) == [b"1"]
     assert {"Produce", "Fetch", "EndTxn", "JoinGroup"} <= {api for api, _ in proxy.requests}
     assert proxy.events == []
@@ -143,7 +143,7 @@ def values(address: str, topic: str, group: str, count: int) -> list[bytes]:
     consumer.subscribe([topic])
     found: list[Message] = []
     while len(found) < count:
-        message = consumer.poll(60)
+        message = consumer.poll(PATIENCE_SECONDS)
         assert message is not None
         assert message.error() is None, message.error()
         found.append(message)
@@ -159,7 +159,7 @@ def test_records_without_acknowledgement_have_no_response(
     producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "acks": 0})
     for number in range(3):
         producer.produce(topic, b"%d" % number)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
     assert values(proxy.bootstrap_servers, topic, unique_name("group"), 3) == [b"0", b"1", b"2"]
 
 
@@ -256,7 +256,7 @@ def test_a_producer_sees_the_error_of_its_partition(
     errors: list[KafkaError | None] = []
     for value in (b"refused", b"written"):
         producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
     assert [error and error.code() for error in errors] == [KafkaError.MSG_SIZE_TOO_LARGE, None]
     assert values(proxy.bootstrap_servers, topic, unique_name("group"), 1) == [b"written"]
 
