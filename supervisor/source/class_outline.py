@@ -24,7 +24,8 @@ FIELD_TABLES = (
     "_fields",
 )
 ATTRIBUTES = "attributes"
-#: Attributes that the class statement or the creation of a class sets, or that are caches.
+#: Attributes that the class statement or the creation of a class sets, or that are caches. Where a class keeps its
+#: annotations differs by version of Python; FIELD_TABLES has their values.
 _OWN = {
     *("__annotate_func__", "__annotations__", "__annotations_cache__", "__dict__", "__firstlineno__"),
     *("__msgspec_cache__", "__static_attributes__", "__weakref__", "_abc_impl"),
