@@ -145,11 +145,17 @@ class Latency(RecoveryScenario):
         return Recovered(value, steady.first_answer_seconds, steady.rss_bytes, steady.cpu_seconds)
 
 
+EXACTLY_ONCE = {"processing.guarantee": "exactly_once_v2"}
 GUARANTEES = (
     Guarantee("latency", "their answers", {}),
-    Guarantee("latency-eos", "their answers, exactly-once", {"processing.guarantee": "exactly_once_v2"}),
+    Guarantee("latency-eos", "their answers, exactly-once", EXACTLY_ONCE),
+)
+#: How soon a result of a transaction can be visible: see docs/decisions/11-exactly-once-commits.md.
+SHORT_INTERVAL = Guarantee(
+    "latency-eos-5ms", "their answers, exactly-once, commits every 5 ms", {**EXACTLY_ONCE, "commit.interval.ms": "5"}
 )
 LATENCY_SCENARIOS: tuple[RecoveryScenario, ...] = (
     *(Latency(guarantee, percentile) for guarantee in GUARANTEES for percentile in (50, 99, 99.9)),
+    Latency(SHORT_INTERVAL, 50),
     Latency(Guarantee("latency-input", "another reader of the input", {}, of_input=True), 50),
 )
