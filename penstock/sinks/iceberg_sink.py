@@ -106,8 +106,9 @@ class IcebergSink(TableSink):
 
     @override
     def stored(self, application_id: str) -> Sequence[StoredSinkOffset]:
-        table = self.load()
-        found = {} if table is None else _offsets_of(table, self).get(application_id, {})
+        with self.load_catalog() as catalog:
+            table = self.load(catalog)
+            found = {} if table is None else _offsets_of(table, self).get(application_id, {})
         return [
             StoredSinkOffset(sink, TopicPartition(topic, int(partition)), offset)
             for sink, topics in sorted(found.items())
@@ -121,38 +122,36 @@ class IcebergSink(TableSink):
         def without(offsets: _Offsets) -> None:
             offsets.pop(application_id, None)
 
-        table = self.load()
-        if table is not None and application_id in _offsets_of(table, self):
-            self.commit(without)
+        with self.load_catalog() as catalog:
+            table = self.load(catalog)
+            if table is not None and application_id in _offsets_of(table, self):
+                self.commit(without, None, catalog)
 
     def load_catalog(self) -> Catalog:
-        """Return the catalog; raises SinkUnavailableError, or StreamsError if it is not known."""
+        """Return the catalog, which the caller closes; raises SinkUnavailableError, StreamsError if it is not known."""
         from pyiceberg.catalog import load_catalog
 
         with self.translated():
             return load_catalog(self.catalog, **self.properties)
 
-    def load(self, catalog: Catalog | None = None) -> Table | None:
+    def load(self, catalog: Catalog) -> Table | None:
         """Return the table as it is now, None if it does not exist; raises SinkUnavailableError."""
         from pyiceberg.exceptions import NoSuchTableError
 
         with self.translated():
             try:
-                table = (catalog or self.load_catalog()).load_table(self.table)
+                table = catalog.load_table(self.table)
             except NoSuchTableError:
                 return None
             return _without_retries(table)
 
-    def commit(
-        self, change: Callable[[_Offsets], None], rows: pa.Table | None = None, catalog: Catalog | None = None
-    ) -> None:
+    def commit(self, change: Callable[[_Offsets], None], rows: pa.Table | None, catalog: Catalog) -> None:
         """Commit rows together with changed offsets. change(offsets): changes them, and is called for each attempt.
 
         Raises SinkUnavailableError; whether it has committed is then unknown.
         """
         from pyiceberg.exceptions import CommitFailedException
 
-        catalog = catalog or self.load_catalog()
         for _ in range(_COMMITS_MAX):
             table = self.load(catalog)
             if table is None:
@@ -223,7 +222,11 @@ class IcebergWriter(TableWriter[IcebergSink]):
         super().__init__(sink, context, shape, _CONVERT)
         self._is_unknown = False  # whether the last commit failed, but may still be made
         self._catalog = sink.load_catalog()
-        self._schema = self._prepare()
+        try:
+            self._schema = self._prepare()
+        except BaseException:
+            self._catalog.close()
+            raise
 
     def _prepare(self) -> pa.Schema:
         """Create the table, or check that it has the columns; return their schema."""

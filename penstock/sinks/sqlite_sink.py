@@ -114,7 +114,11 @@ class SqliteSink(TableSink):
         """Return a connection without implicit transactions; raises SinkUnavailableError."""
         try:
             connection = sqlite3.connect(self.path, timeout=_LOCK_SECONDS, isolation_level=None)
-            connection.execute("PRAGMA journal_mode = WAL")
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+            except BaseException:
+                connection.close()
+                raise
         except sqlite3.Error as error:
             raise _translated(error, self) from error
         return connection

@@ -16,5 +16,6 @@ def sql_catalog(folder: Path) -> dict[str, str]:
 
 def rows_of(catalog: str, table: str, properties: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return all rows of a table."""
-    found: list[dict[str, Any]] = load_catalog(catalog, **properties).load_table(table).scan().to_arrow().to_pylist()
+    with load_catalog(catalog, **properties) as opened:
+        found: list[dict[str, Any]] = opened.load_table(table).scan().to_arrow().to_pylist()
     return found

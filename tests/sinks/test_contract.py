@@ -10,8 +10,10 @@ from typing_extensions import override
 
 from penstock.sinks import IcebergSink, PostgresSink, Sink, SqliteSink
 from penstock.testing.sink_contract import Row, SinkContract
+from penstock.topology.errors import StreamsError
 from tests.postgres_server import PostgresDatabase
 from tests.sinks.iceberg_tables import rows_of, sql_catalog
+from tests.sinks.open_files import open_files
 
 
 class TestSqliteSink(SinkContract):
@@ -71,3 +73,11 @@ class TestIcebergSink(SinkContract):
     @override
     def rows(self) -> list[tuple[int, str]]:
         return [(row["number"], row["text"]) for row in rows_of("contract", "shop.rows", self.properties)]
+
+
+def test_a_connection_that_cannot_be_used_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "rows.db"
+    path.write_bytes(b"no database" * 100)
+    with pytest.raises(StreamsError, match="file is not a database") as refused:
+        SqliteSink(path, "rows").stored("application")
+    assert open_files(tmp_path) == [], refused

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import gc
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 from typing_extensions import override
 
@@ -24,6 +26,7 @@ from penstock.testing import TopologyTestDriver
 from penstock.topology.errors import StreamsError, TopologyError
 from penstock.topology.records import TopicPartition
 from tests.sinks.iceberg_tables import rows_of, sql_catalog
+from tests.sinks.open_files import open_files
 
 CATALOG, TABLE = "lake", "shop.orders"
 FIRST = TopicPartition("in", 0)
@@ -60,8 +63,25 @@ def properties(tmp_path: Path) -> dict[str, str]:
     return sql_catalog(tmp_path)
 
 
-def opened(sink: IcebergSink, serde: Any = None) -> SinkWriter:
-    return sink.open(SinkContext("application", "node", Serdes.string(), serde or Serdes.json(Order)))
+Opened = Callable[..., SinkWriter]
+
+
+@pytest.fixture
+def catalog(properties: dict[str, str]) -> Iterator[Catalog]:
+    with load_catalog(CATALOG, **properties) as catalog:
+        yield catalog
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    """Open writers of sinks, and close them at the end."""
+    with ExitStack() as writers:
+
+        def open_writer(sink: IcebergSink, serde: Any = None) -> SinkWriter:
+            context = SinkContext("application", "node", Serdes.string(), serde or Serdes.json(Order))
+            return writers.enter_context(closing(sink.open(context)))
+
+        yield open_writer
 
 
 def orders(*numbers: int) -> list[SinkRecord]:
@@ -78,7 +98,7 @@ class Overtaken(IcebergSink):
     between: Callable[[], object] | None = None
 
     @override
-    def load(self, catalog: Any = None) -> Table | None:
+    def load(self, catalog: Catalog) -> Table | None:
         found = super().load(catalog)
         between, self.between = self.between, None
         if between is not None:
@@ -86,7 +106,7 @@ class Overtaken(IcebergSink):
         return found
 
 
-def test_a_commit_that_a_new_owner_has_overtaken_is_not_repeated(properties: dict[str, str]) -> None:
+def test_a_commit_that_a_new_owner_has_overtaken_is_not_repeated(properties: dict[str, str], opened: Opened) -> None:
     sink = Overtaken(CATALOG, TABLE, properties=properties)
     zombie, owner = opened(sink), opened(IcebergSink(CATALOG, TABLE, properties=properties))
     zombie.fence({FIRST: ""})
@@ -98,11 +118,13 @@ def test_a_commit_that_a_new_owner_has_overtaken_is_not_repeated(properties: dic
     assert written(properties) == [1, 3]
 
 
-def test_a_commit_that_other_writers_have_overtaken_is_repeated(properties: dict[str, str]) -> None:
+def test_a_commit_that_other_writers_have_overtaken_is_repeated(
+    properties: dict[str, str], opened: Opened, catalog: Catalog
+) -> None:
     sink = Overtaken(CATALOG, TABLE, properties=properties)
     writer = opened(sink)
     writer.fence({FIRST: ""})
-    table = load_catalog(CATALOG, **properties).load_table(TABLE)
+    table = catalog.load_table(TABLE)
     sink.between = lambda: table.append(pa.table({"id": [100], "item": ["by hand"]}, rows_schema(table)))
     writer.write(orders(1), {FIRST: 1})
     assert written(properties) == [1, 100]
@@ -113,7 +135,7 @@ def rows_schema(table: Table) -> pa.Schema:
     return pa.schema([pa.field(each.name, each.type, each.nullable) for each in table.schema().as_arrow()])
 
 
-def test_tasks_commit_side_by_side(properties: dict[str, str]) -> None:
+def test_tasks_commit_side_by_side(properties: dict[str, str], opened: Opened) -> None:
     opened(IcebergSink(CATALOG, TABLE, properties=properties)).close()
 
     def task(partition: int) -> None:
@@ -133,12 +155,14 @@ def test_tasks_commit_side_by_side(properties: dict[str, str]) -> None:
     ]
 
 
-def test_without_the_snapshots_of_the_offsets_nothing_is_written(properties: dict[str, str]) -> None:
+def test_without_the_snapshots_of_the_offsets_nothing_is_written(
+    properties: dict[str, str], opened: Opened, catalog: Catalog
+) -> None:
     sink = IcebergSink(CATALOG, TABLE, properties=properties)
     writer = opened(sink)
     writer.fence({FIRST: ""})
     writer.write(orders(1), {FIRST: 1})
-    table = load_catalog(CATALOG, **properties).load_table(TABLE)
+    table = catalog.load_table(TABLE)
     table.append(pa.table({"id": [100], "item": ["by hand"]}, rows_schema(table)))
     ours = [snapshot.snapshot_id for snapshot in table.snapshots()[:-1]]
     table.maintenance.expire_snapshots().by_ids(ours).commit()
@@ -147,7 +171,7 @@ def test_without_the_snapshots_of_the_offsets_nothing_is_written(properties: dic
     assert written(properties) == [1, 100]
 
 
-def test_the_types_of_columns(properties: dict[str, str]) -> None:
+def test_the_types_of_columns(properties: dict[str, str], opened: Opened) -> None:
     sink = IcebergSink(CATALOG, "shop.all", key="user", properties=properties)
     writer = opened(sink, Serdes.json(Everything))
     writer.fence({FIRST: ""})
@@ -170,8 +194,7 @@ def test_the_types_of_columns(properties: dict[str, str]) -> None:
     ]
 
 
-def test_an_existing_table_is_checked(properties: dict[str, str]) -> None:
-    catalog = load_catalog(CATALOG, **properties)
+def test_an_existing_table_is_checked(properties: dict[str, str], opened: Opened, catalog: Catalog) -> None:
     catalog.create_namespace("shop")
     needed = pa.field("due", pa.date32(), nullable=False)
     catalog.create_table(TABLE, pa.schema([pa.field("id", pa.string()), needed]))
@@ -183,7 +206,7 @@ def test_an_existing_table_is_checked(properties: dict[str, str]) -> None:
         opened(IcebergSink(CATALOG, TABLE, properties=properties))
 
 
-def test_wrong_arguments(properties: dict[str, str]) -> None:
+def test_wrong_arguments(properties: dict[str, str], opened: Opened) -> None:
     with pytest.raises(TopologyError, match=r'has a namespace, as "shop.orders" has; got .orders'):
         IcebergSink(CATALOG, "orders")
     with pytest.raises(StreamsError, match=r"Iceberg table shop\.orders of catalog lake"):
@@ -201,3 +224,23 @@ def test_a_topology_writes_it(properties: dict[str, str]) -> None:
             source.pipe_input("ann", Order(number, f"item-{number % 2}"))
     rows = rows_of(CATALOG, TABLE, properties)
     assert Counter(row["item"] for row in rows) == {"item-0": 3, "item-1": 2}
+
+
+def test_every_catalog_is_closed_where_it_was_opened(
+    properties: dict[str, str], tmp_path: Path, opened: Opened
+) -> None:
+    sink = IcebergSink(CATALOG, TABLE, properties=properties)
+    writer = opened(sink)
+    writer.fence({FIRST: ""})
+    writer.write(orders(1), {FIRST: 1})
+    writer.close()
+    assert open_files(tmp_path) == []
+    gc.disable()  # it would close what is forgotten
+    try:
+        assert len(sink.stored("application")) == 1
+        sink.forget("application")
+        with pytest.raises(StreamsError, match="does not fit") as refused:
+            opened(sink, Serdes.json(Everything))
+        assert open_files(tmp_path) == [], refused
+    finally:
+        gc.enable()
